@@ -174,6 +174,7 @@ fn f2fs_options(options: &Options, given: &[&FormatOption]) -> Result<moafs_f2fs
             "background_gc" => f2fs.background = option.on_or_off()?,
             "discard" => f2fs.discard = true,
             "nodiscard" => f2fs.discard = false,
+            "disable_roll_forward" => f2fs.roll_forward = false,
             other => unreachable!("{other} is no option of F2FS"),
         }
     }

@@ -85,8 +85,8 @@ const ACCEPTED: &[&str] = &[
 ];
 
 const KEEPS_NO_QUOTAS: &str = "moafs counts and limits no quotas";
-const ALWAYS_REPLAYS: &str =
-    "what an interrupted mount left behind is always taken into account; with `ro` nothing is written to the volume";
+const ALWAYS_REPLAYS: &str = "what an interrupted mount left behind is always taken into account; with `ro` nothing is written to the volume, and \
+     F2FS shows its last checkpoint";
 
 /// Refused options with the reasons; those that end in `=` with any value.
 const REFUSED: &[(&str, &str)] = &[
@@ -94,7 +94,6 @@ const REFUSED: &[(&str, &str)] = &[
     ("errors=panic", "moafs makes the volume read-only after an error (errors=remount-ro)"),
     ("noload", ALWAYS_REPLAYS),
     ("norecovery", ALWAYS_REPLAYS),
-    ("disable_roll_forward", ALWAYS_REPLAYS),
     ("sb=", "`moafs fsck` finds the superblock's copies and restores it"),
     ("nouser_xattr", "extended attributes are always there"),
     ("noacl", "access control lists are always there"),

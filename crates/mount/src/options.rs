@@ -226,6 +226,11 @@ const OF_FORMATS: &[(&str, &[Own])] = &[
             Own { name: "background_gc", value: "on|off", help: "clean while no requests come (default on)" },
             Own { name: "discard", value: "", help: "discard free segments on the device (default)" },
             Own { name: "nodiscard", value: "", help: "discard nothing" },
+            Own {
+                name: "disable_roll_forward",
+                value: "",
+                help: "give up what was fsynced after the last checkpoint, if the mount is refused because of it",
+            },
         ],
     ),
 ];

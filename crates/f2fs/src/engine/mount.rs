@@ -90,15 +90,16 @@ impl F2fs {
         }
         let sit = read_sit(&disk, &geo, &pack)?;
         let current = current_summaries(&disk, &geo, &pack, &sit)?;
-        let fs = F2fs::assemble(disk, rt, options, &superblock, Tables { pack, which, sit, current }, read_only, notes);
+        let mut fs =
+            F2fs::assemble(disk, rt, options, &superblock, Tables { pack, which, sit, current }, read_only, notes);
         fs.check_root()?;
         if fs.shape.read_only.is_none() {
             if !fs.space.settle_heads() {
                 return Err(Error::Refused(NO_PLACE.to_owned()));
             }
             fs.reap_orphans()?;
-            fs.roll_forward()?;
         }
+        fs.follow_chain()?;
         if fs.options.foresight.is_some() {
             fs.learn_owners()?;
         }
@@ -175,6 +176,21 @@ impl F2fs {
         };
         fs.tick();
         fs
+    }
+
+    /// Brings back what was fsynced after the last checkpoint, or notes that it is missing.
+    fn follow_chain(&mut self) -> Result<()> {
+        let (files, verb) = match (&self.shape.read_only, self.options.roll_forward) {
+            (None, true) => return self.roll_forward(),
+            (None, false) => (self.drop_chain()?, "given up"),
+            // Whatever is readable is to be shown.
+            (Some(_), _) => (self.files_in_chain().unwrap_or(0), "not shown"),
+        };
+        if files > 0 {
+            let note = format!("what was fsynced after the last checkpoint is {verb}; files concerned: {files}");
+            self.shape.notes.push(note);
+        }
+        Ok(())
     }
 
     /// Refuses a volume that shows nothing because its root directory cannot be read.

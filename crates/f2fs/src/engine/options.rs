@@ -11,6 +11,8 @@ use crate::place::{DeviceCost, Recycling, Temperature};
 pub struct OpenOptions {
     /// If true, nothing at all is written.
     pub read_only: bool,
+    /// If false, what was fsynced after the last checkpoint is given up.
+    pub roll_forward: bool,
     /// The largest data request in bytes.
     pub transfer_bytes_max: usize,
     /// The policy that chooses victims of cleaning.
@@ -39,6 +41,7 @@ impl Default for OpenOptions {
     fn default() -> OpenOptions {
         OpenOptions {
             read_only: false,
+            roll_forward: true,
             transfer_bytes_max: 1 << 20,
             cleaner: Cleaner::default(),
             clean_order: Order::default(),

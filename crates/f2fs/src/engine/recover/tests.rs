@@ -1,0 +1,139 @@
+//! Chains that recovery follows, and those that it must not.
+
+mod overfull;
+
+use moafs_disk::MemDisk;
+use moafs_vfs::types::Ino;
+
+use super::*;
+use crate::check::{CheckOptions, Issue, check};
+use crate::engine::mount::{read_pack, read_superblock};
+use crate::format::{BLOCK, put_u32};
+use crate::judge::{features, mount, name, new, root, volume};
+
+const ROOT: Ino = Ino(3);
+/// The directories `dir` and `dir/victim`, the inodes that are made first.
+const DIR: Nid = Nid(4);
+const VICTIM: Nid = Nid(5);
+
+/// Returns a volume with a new file of `dir` in its fsync chain, after `change` of the file's inode there.
+fn chained(change: impl FnOnce(&mut [u8])) -> Arc<MemDisk> {
+    chained_on(features()[0], |block, uuid| {
+        change(block);
+        inode::seal_checksum(block, uuid);
+    })
+}
+
+fn chained_on(features: Features, change: impl FnOnce(&mut [u8], &[u8; 16])) -> Arc<MemDisk> {
+    let disk = volume(64, features);
+    let vfs = mount(&disk);
+    let make = |dir: Ino, text: &[u8], kind| {
+        let ino = vfs.create(&root(), dir, name(text), &new(kind)).unwrap().ino;
+        vfs.forget(ino, 1);
+        ino
+    };
+    let dir = make(ROOT, b"dir", FileKind::Directory);
+    let victim = make(dir, b"victim", FileKind::Directory);
+    assert_eq!((dir, victim), (Ino(DIR.0.into()), Ino(VICTIM.0.into())));
+    vfs.sync().unwrap();
+    let file = make(dir, b"file", FileKind::Regular);
+    vfs.write(&root(), file, 0, &[7; BLOCK], false).unwrap();
+    vfs.fsync(file, false).unwrap();
+    let cut = Arc::new(disk.snapshot());
+    let shared: moafs_disk::SharedDisk = cut.clone();
+    let superblock = read_superblock(&shared).unwrap();
+    let geo = superblock.geometry();
+    let head = read_pack(&shared, &geo).unwrap().pack.checkpoint.current[Log::WarmNode as usize];
+    let at = u64::from(geo.block_of(head.segno, head.offset.into()).0) * BLOCK as u64;
+    let mut block = vec![0; BLOCK];
+    cut.peek(at, &mut block);
+    let footer = Footer::decode(&block);
+    assert!(footer.fsync && footer.dentry, "the chain is the new file's inode");
+    change(&mut block, &superblock.uuid);
+    cut.poke(at, &block);
+    cut
+}
+
+fn set_name(block: &mut [u8], text: &[u8]) {
+    put_u32(block, 88, text.len() as u32);
+    block[92..92 + text.len()].copy_from_slice(text);
+}
+
+/// Mounts and unmounts a volume, and returns what is wrong with it then.
+fn findings_after_recovery(disk: &Arc<MemDisk>) -> Vec<Issue> {
+    mount(disk).close().unwrap();
+    let outcome = check(&**disk, &CheckOptions::default(), &mut |_| ()).unwrap();
+    outcome.findings.into_iter().map(|finding| finding.issue).collect()
+}
+
+#[test]
+fn a_new_file_gets_the_name_that_its_chain_says() {
+    let disk = chained(|_| ());
+    assert_eq!(findings_after_recovery(&disk), []);
+    let vfs = mount(&disk);
+    vfs.lookup(&root(), Ino(DIR.0.into()), name(b"file")).unwrap();
+}
+
+/// Volumes with room for a checksum in their inodes need not have the feature: then the room is empty.
+#[test]
+fn a_new_file_is_recovered_whatever_its_inode_has_room_for() {
+    let optional = [
+        Features::empty(),
+        Features::EXTRA_ATTR,
+        Features::EXTRA_ATTR | Features::FLEXIBLE_INLINE_XATTR,
+        Features::EXTRA_ATTR | Features::INODE_CHECKSUM,
+        Features::EXTRA_ATTR | Features::INODE_CRTIME,
+        Features::EXTRA_ATTR | Features::INODE_CHECKSUM | Features::INODE_CRTIME,
+    ];
+    for features in optional {
+        let disk = chained_on(features, |_, _| ());
+        assert_eq!(findings_after_recovery(&disk), [], "{features:?}");
+        let vfs = mount(&disk);
+        let file = vfs.lookup(&root(), Ino(DIR.0.into()), name(b"file"));
+        assert!(file.is_ok(), "{features:?}: an fsynced file is lost");
+    }
+}
+
+#[test]
+fn a_chain_with_an_impossible_name_or_parent_takes_nothing_from_others() {
+    type Damage = fn(&mut [u8]);
+    let damages: [(&str, Damage); 7] = [
+        (".", |block| set_name(block, b".")),
+        ("..", |block| set_name(block, b"..")),
+        ("a directory's name", |block| set_name(block, b"victim")),
+        ("itself as parent", |block| put_u32(block, 84, 6)),
+        ("no parent", |block| put_u32(block, 84, 0)),
+        ("a parent that is free", |block| put_u32(block, 84, 300)),
+        ("a parent beyond the table", |block| put_u32(block, 84, u32::MAX)),
+    ];
+    for (what, damage) in damages {
+        let disk = chained(damage);
+        let found = findings_after_recovery(&disk);
+        assert!(matches!(found[..], [Issue::Unattached { inode: Nid(6) }]), "{what}: {found:?}");
+    }
+}
+
+/// Drivers that write a chain's nodes once may leave any of a node's sectors as they were.
+#[test]
+fn a_node_of_the_chain_that_was_torn_ends_the_chain() {
+    for features in features() {
+        for sector in 0..BLOCK / 512 {
+            for old in [0, 0xA5] {
+                let mut whole = false;
+                let disk = chained_on(features, |block, _| {
+                    let sector = &mut block[512 * sector..][..512];
+                    whole = sector.iter().all(|byte| *byte == old);
+                    sector.fill(old);
+                });
+                let what = format!("sector {sector} of {old:#x}, {features:?}");
+                assert_eq!(findings_after_recovery(&disk), [], "{what}");
+                let vfs = mount(&disk);
+                let is_there = vfs.lookup(&root(), Ino(DIR.0.into()), name(b"file")).is_ok();
+                // Without a checksum nothing tells zeros from an inode's own.
+                let unseen = whole || (old == 0 && !features.contains(Features::INODE_CHECKSUM));
+                assert!(unseen || !is_there, "{what}");
+                vfs.lookup(&root(), Ino(DIR.0.into()), name(b"victim")).unwrap();
+            }
+        }
+    }
+}
