@@ -26,7 +26,8 @@
 //! 2. [`Format::neighbours`] is a hint. It is checked against the inode, loaded and alive under its number, and its
 //!    map.
 //! 3. The task that missed waits for the device; all others wait for the blocks to move.
-//! 4. An error of the request is reported to no caller: the file is read again alone.
+//! 4. An error of the request is reported to no caller: the file is read again alone. So it is if blocks may have moved
+//!    since they were looked up ([`Format::relocation_generation`]): their old places may hold other bytes by then.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -67,12 +68,13 @@ impl<F: Format> Reaper<F> {
         if blocks_max == 0 || missing.start != Lbn(0) {
             return false;
         }
+        let relocation_generation = self.format.relocation_generation();
         let Some(run) = self.whole_run(inode) else { return false };
         let beside_max = blocks_max.saturating_sub(run.len);
         let Some(step) = self.walks.miss(inode.ino, run, beside_max) else { return false };
         let Some(own) = self.claim(inode, run) else { return true };
         let (first, parts) = self.gather(own, step);
-        self.bring(first, parts)
+        self.bring(first, parts, relocation_generation)
     }
 
     /// Returns the run of a small file, if it lies in one piece.
@@ -178,8 +180,8 @@ impl<F: Format> Reaper<F> {
     }
 
     /// Reads everything from block `first` of the volume to the last part's end with one request, and gives each part
-    /// its own blocks. False if the request failed.
-    fn bring(&self, first: u64, parts: Vec<Part<F>>) -> bool {
+    /// its own blocks. False if the request failed, or blocks may have moved since `relocation_generation`.
+    fn bring(&self, first: u64, parts: Vec<Part<F>>, relocation_generation: u64) -> bool {
         let end = parts.iter().map(|part| part.run.end().0).max().unwrap_or(first);
         let span = BlockRun { start: crate::types::BlockAddr(first), len: (end - first) as u32 };
         let into = (0..span.len).map(|_| Buf::scratch(self.block_bytes() as usize)).collect();
@@ -187,7 +189,7 @@ impl<F: Format> Reaper<F> {
         let batch = self.disk.submit(vec![Request { op: Op::Read { into }, at: self.lba(span), tag }]);
         self.count_co_read(&parts);
         let done = self.disk.wait(batch).remove(0).result;
-        let is_read = done.is_ok();
+        let is_read = done.is_ok() && self.format.relocation_generation() == relocation_generation;
         let mut bufs: Vec<Option<Buf>> = done.map(|bufs| bufs.into_iter().map(Some).collect()).unwrap_or_default();
         for part in &parts {
             for range in &part.absent {

@@ -162,6 +162,18 @@ fn a_wrong_hint_changes_no_bytes() {
 }
 
 #[test]
+fn a_file_that_moves_while_it_is_brought_is_read_where_it_is_then() {
+    let v = volume(32 * BLOCK);
+    let files = written(&v, "d", &[1; 20]);
+    cold(&v);
+    requests(&v, &files[..2], 1);
+    *v.vfs.format().moves.lock() = Some(files[2]);
+    requests(&v, &files[2..], 1);
+    assert!(v.vfs.counters().co_reads > 0 && v.vfs.format().moves.lock().is_none());
+    v.vfs.close().unwrap();
+}
+
+#[test]
 fn an_error_beside_a_file_is_not_the_files() {
     let v = volume(32 * BLOCK);
     let files = written(&v, "d", &[1; 20]);

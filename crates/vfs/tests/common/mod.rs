@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use moafs_disk::mem::MemDisk;
 use moafs_disk::probe::fault::Fault;
-use moafs_disk::{Cause, Epoch, Kind, SharedDisk, Tag};
+use moafs_disk::{Buf, Cause, DiskExt, Epoch, Kind, Lba, SharedDisk, Tag};
 use moafs_runtime::{Rt, Time};
 use moafs_vfs::api::{NewFile, Options};
 use moafs_vfs::format::*;
@@ -77,6 +77,9 @@ pub struct Toy {
     pub unforeseen: AtomicBool,
     /// True if neighbours are told under each other's numbers.
     pub lies: AtomicBool,
+    /// If set, the next look for neighbours moves this file, which has one block.
+    pub moves: Mutex<Option<Ino>>,
+    relocations: AtomicU64,
     pub fails: Mutex<Option<String>>,
     pub ops: AtomicU64,
     pub hardened: AtomicU64,
@@ -183,6 +186,8 @@ impl Toy {
             mapped: AtomicBool::new(false),
             unforeseen: AtomicBool::new(false),
             lies: AtomicBool::new(false),
+            moves: Mutex::new(None),
+            relocations: AtomicU64::new(0),
             fails: Mutex::new(None),
             ops: AtomicU64::new(0),
             hardened: AtomicU64::new(0),
@@ -287,6 +292,23 @@ impl Toy {
         if let Some(copy) = copy {
             *self.durable.lock() = Some(copy);
         }
+    }
+
+    /// Moves a file's only block, as a cleaner does; other bytes take its old place.
+    fn relocate(&self, ino: Ino) {
+        let to = self.allocate(1, 0).expect("there is room");
+        let from = self.meta.lock().files[&ino.0].blocks[&0];
+        let tag = Tag::new(Kind::Data, ino.0, Cause::Move);
+        let at = |block: u64| Lba::from_byte(block * BLOCK as u64);
+        let bytes = self.disk.read(at(from), BLOCK, tag).expect("the disk works");
+        self.disk.write(at(to.start.0), bytes.freeze(), tag).expect("the disk works");
+        self.disk.write(at(from), Buf::zeroed(BLOCK).freeze(), tag).expect("the disk works");
+        let mut meta = self.meta.lock();
+        meta.files.get_mut(&ino.0).expect("it is there").blocks.insert(0, to.start.0);
+        meta.used.remove(&from);
+        drop(meta);
+        self.land(to);
+        self.relocations.fetch_add(1, Ordering::SeqCst);
     }
 
     fn land(&self, run: BlockRun) {
@@ -419,8 +441,13 @@ impl Format for Toy {
             Mapping::Run(BlockRun { start: BlockAddr(start), len: len as u32 })
         })
     }
+    fn relocation_generation(&self) -> u64 {
+        self.relocations.load(Ordering::SeqCst)
+    }
     /// Returns the neighbours that lie in one piece, also unlinked files: it is only a hint.
     fn neighbours(&self, file: &ToyNode, around: BlockRun, reach: u32) -> Vec<Neighbour> {
+        let moving = self.moves.lock().take();
+        moving.into_iter().for_each(|ino| self.relocate(ino));
         let meta = self.meta.lock();
         let others = meta.files.iter().filter(|(ino, _)| **ino != file.0.0);
         let mut near: Vec<Neighbour> = others
