@@ -16,6 +16,7 @@
 //! | [`nat`] | addresses of nodes; free node ids |
 //! | [`node_cache`], [`owned_cache`] | nodes, and blocks of directories, in memory |
 //! | [`nodes`], [`owned`] | reading and changing them |
+//! | [`neighbours`] | small files beside another, for co-reading |
 //! | [`nodes_around`], [`read_ahead`] | reading nodes together; the decision about how many |
 //! | [`packed`] | nodes at rest |
 //! | [`evict`] | which cached blocks are given up when memory is short |
@@ -44,6 +45,7 @@ mod map;
 mod mount;
 mod mover;
 mod nat;
+mod neighbours;
 mod node_cache;
 mod nodes;
 mod nodes_around;
@@ -71,8 +73,8 @@ use std::time::Duration;
 use moafs_disk::{Cause, Epoch, Kind, Tag};
 use moafs_runtime::Time;
 use moafs_vfs::format::{
-    Admission, CommitPoint, CommitReason, DirSink, Format, Idle, MapShape, OpKind, RoomSearch, Shape, SpaceClass,
-    SpaceRequest, Survey, SyncScope, VolumeSpace,
+    Admission, CommitPoint, CommitReason, DirSink, Format, Idle, MapShape, Neighbour, OpKind, RoomSearch, Shape,
+    SpaceClass, SpaceRequest, Survey, SyncScope, VolumeSpace,
 };
 use moafs_vfs::plan::{DirtyView, Plan, PlannedWrite, WritebackReason};
 use moafs_vfs::swap_space::SwapSpace;
@@ -164,6 +166,10 @@ impl Format for F2fs {
             return Ok(Some(self.inline_bytes(file)));
         }
         Ok(self.owned.get(file.ino, at.0).map(|block| block.view(<[u8]>::to_vec)))
+    }
+
+    fn neighbours(&self, file: &Self::Node, around: BlockRun, reach: u32) -> Vec<Neighbour> {
+        self.files_beside(file, around, reach)
     }
 
     fn map_shape(&self, file: &Self::Node) -> MapShape {

@@ -101,6 +101,8 @@ impl F2fs {
         if let Some(pack) = work.pack {
             self.note_durable(writer, pack);
         }
+        // Before `work` ends, and with it what keeps its nodes in memory.
+        self.nodes.landed.fetch_add(1, Ordering::AcqRel);
         Ok(())
     }
 
@@ -291,7 +293,6 @@ impl F2fs {
         let before = self.nat.get(node.nid)?;
         self.space.node_settled();
         self.space.free(before.addr);
-        self.nodes.placed.fetch_add(1, Ordering::AcqRel);
         self.nat.set(node.nid, crate::format::nat::NatEntry { addr: at, ..before });
         self.tally.node_blocks.fetch_add(1, Ordering::Relaxed);
         Ok(Placed { nid: node.nid, ino: node.ino, contents: node.leave(), at, next })

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 
 use crate::format::BLOCK;
 
@@ -17,16 +18,16 @@ const MORE: usize = 16;
 const LOOKS: usize = 4;
 
 /// Gives up blocks that have no other reference and that `clean` lets go, until about `bytes` of
-/// the `used` ones are left. `hand` is the place where the last call ended.
+/// the `used` ones are left, and returns them. `hand` is the place where the last call ended.
 pub(super) fn sweep<K: Ord + Copy, V>(
     all: &mut BTreeMap<K, Arc<V>>,
     hand: &mut Option<K>,
     used: usize,
     bytes: usize,
     clean: impl Fn(&V) -> bool,
-) {
+) -> Vec<Arc<V>> {
     if used <= bytes || all.is_empty() {
-        return;
+        return Vec::new();
     }
     let mean = used.div_ceil(all.len());
     let over = (used - bytes).div_ceil(mean);
@@ -40,8 +41,10 @@ pub(super) fn sweep<K: Ord + Copy, V>(
         .take(wanted * LOOKS)
         .map(|(key, block)| (*key, Arc::strong_count(block) == 1 && clean(block)))
         .collect();
+    // Counts are read without order: what others did before they let a block go has happened when it is given up.
+    fence(Ordering::Acquire);
     *hand = looked.last().map(|(key, _)| *key);
-    looked.iter().filter(|(_, goes)| *goes).take(wanted).for_each(|(key, _)| drop(all.remove(key)));
+    looked.iter().filter(|(_, goes)| *goes).take(wanted).filter_map(|(key, _)| all.remove(key)).collect()
 }
 
 #[cfg(test)]
@@ -54,17 +57,18 @@ mod tests {
         let held = Arc::clone(&all[&3]);
         let mut hand = None;
         let used = all.len() * CACHED_BYTES;
-        sweep(&mut all, &mut hand, used, 90 * CACHED_BYTES, |key| *key != 5);
+        drop(sweep(&mut all, &mut hand, used, 90 * CACHED_BYTES, |key| *key != 5));
         assert!(all.contains_key(&3) && all.contains_key(&5) && all.len() <= 90 && all.len() >= 80, "{}", all.len());
         assert!(!all.contains_key(&0));
         (0..3).for_each(|key| drop(all.insert(key, Arc::new(key))));
         let before = all.len();
-        sweep(&mut all, &mut hand, before * CACHED_BYTES, (before - 1) * CACHED_BYTES, |_| true);
+        let gone = sweep(&mut all, &mut hand, before * CACHED_BYTES, (before - 1) * CACHED_BYTES, |_| true);
+        assert_eq!(gone.len(), before - all.len());
         assert!(all.contains_key(&0), "those behind the hand go first");
         drop(held);
         for _ in 0..200 {
             let used = all.len() * CACHED_BYTES;
-            sweep(&mut all, &mut hand, used, 0, |_| true);
+            drop(sweep(&mut all, &mut hand, used, 0, |_| true));
         }
         assert!(all.is_empty());
     }

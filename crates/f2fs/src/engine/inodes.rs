@@ -41,7 +41,7 @@ impl F2fs {
     }
 
     /// Refuses inodes whose contents only features that are not supported can tell, by name.
-    fn check_usable(&self, ino: Nid, inode: &Inode) -> Result<()> {
+    pub(super) fn check_usable(&self, ino: Nid, inode: &Inode) -> Result<()> {
         let feature = if inode.advise.contains(Advise::ENCRYPT) {
             "encrypted"
         } else if inode.flags.contains(InodeFlags::COMPRESSED) {

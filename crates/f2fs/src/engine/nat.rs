@@ -18,8 +18,8 @@ use crate::format::nat::{self, NAT_PER_BLOCK, NatEntry};
 use crate::format::superblock::Geometry;
 use crate::format::{BLOCK, BlkAddr, Nid};
 
-/// Blocks of the table that one read brings when free ids are looked for.
-const SCAN_BLOCKS: u32 = 16;
+/// Blocks of the table that one read brings.
+const READ_BLOCKS: u32 = 16;
 
 struct State {
     /// For each block, the copy (first or second) that is the current one.
@@ -100,7 +100,7 @@ impl Nat {
                 return Ok(entry);
             }
             // The block may be given up, or be outdated, before it is looked at.
-            self.read(block_of(nid)..block_of(nid) + 1)?;
+            self.read(self.blocks_around(block_of(nid)))?;
         }
     }
 
@@ -178,7 +178,7 @@ impl Nat {
 
     /// Returns the inodes that have their entries in a block of the table.
     pub(super) fn inodes_of_block(&self, block: u32) -> Result<Vec<Nid>> {
-        let end = (block.saturating_add(SCAN_BLOCKS) / SCAN_BLOCKS * SCAN_BLOCKS).min(self.geo.nat_blocks());
+        let end = (block.saturating_add(READ_BLOCKS) / READ_BLOCKS * READ_BLOCKS).min(self.geo.nat_blocks());
         self.read(block..end)?;
         let first = block * NAT_PER_BLOCK as u32;
         let mut inodes = Vec::new();
@@ -189,6 +189,17 @@ impl Nat {
             }
         }
         Ok(inodes)
+    }
+
+    /// Returns the blocks of the table that one request can bring with this one.
+    fn blocks_around(&self, block: u32) -> Range<u32> {
+        let state = self.state.lock();
+        let place = |block: u32| self.geo.nat_at(block, state.versions.get(block as usize)).0;
+        let first = block / READ_BLOCKS * READ_BLOCKS;
+        let end = (first + READ_BLOCKS).min(self.geo.nat_blocks());
+        let start = (first..block).rev().take_while(|before| place(*before) + 1 == place(*before + 1)).last();
+        let follows = (block + 1..end).take_while(|next| place(*next - 1) + 1 == place(*next)).last();
+        start.unwrap_or(block)..follows.unwrap_or(block) + 1
     }
 
     /// Reads the blocks that are not in memory, contiguous ones in one request.
@@ -289,7 +300,7 @@ impl State {
             return None;
         }
         let start = self.cursor;
-        let end = blocks.min((start - start % SCAN_BLOCKS) + SCAN_BLOCKS);
+        let end = blocks.min((start - start % READ_BLOCKS) + READ_BLOCKS);
         self.cursor = if end == blocks { 0 } else { end };
         self.fruitless += end - start;
         Some(start..end)

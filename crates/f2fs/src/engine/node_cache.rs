@@ -112,8 +112,8 @@ pub(super) struct Nodes {
     pub(super) whole: Mutex<VecDeque<Weak<Node>>>,
     /// Memory that nodes take.
     pub(super) memory: Arc<AtomicUsize>,
-    /// Counts nodes that were placed on the device, each before its entry tells of it.
-    pub(super) placed: AtomicU64,
+    /// Counts the times that nodes which were under way have reached the device, each before they may be given up.
+    pub(super) landed: AtomicU64,
     /// The decision about how many nodes are read together.
     pub(super) read_ahead: ReadAhead,
 }
@@ -174,7 +174,9 @@ impl Nodes {
 
     /// Gives up clean nodes that are not in use until at most `bytes` are used.
     pub(super) fn shrink(&self, bytes: usize) {
-        sweep(&mut self.all.lock(), &mut self.hand.lock(), self.memory(), bytes, |node| !node.is_dirty());
+        let gone = sweep(&mut self.all.lock(), &mut self.hand.lock(), self.memory(), bytes, |node| !node.is_dirty());
+        let unused = gone.iter().filter(|node| node.unused.load(Ordering::Relaxed)).count();
+        self.read_ahead.note_wasted(unused as u32);
     }
 
     /// Adds a node whose contents are not on the device.

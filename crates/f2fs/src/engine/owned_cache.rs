@@ -93,7 +93,8 @@ impl OwnedBlocks {
     /// Gives up clean blocks that are not in use until at most `bytes` are used.
     pub(super) fn shrink(&self, bytes: usize) {
         let used = self.memory();
-        sweep(&mut self.all.lock(), &mut self.hand.lock(), used, bytes, |block| !block.dirty.load(Ordering::Relaxed));
+        let clean = |block: &Owned| !block.dirty.load(Ordering::Relaxed);
+        drop(sweep(&mut self.all.lock(), &mut self.hand.lock(), used, bytes, clean));
     }
 
     pub(super) fn insert(&self, ino: Nid, lbn: u64, bytes: Buf) -> Arc<Owned> {
