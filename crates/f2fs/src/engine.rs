@@ -97,9 +97,11 @@ pub use volume::{Counters, F2fs};
 /// File blocks around the one to be evicted that may be written together with it.
 const PLAN_BLOCKS_MAX: u32 = 1024;
 
-/// Dirty nodes and directory blocks after which a checkpoint is written before anything else changes: they
-/// occupy memory, and each will need a block.
-const DIRTY_BLOCKS_MAX: usize = 8192;
+/// Memory of dirty nodes and directory blocks at which a checkpoint is written before anything else changes, in bytes.
+const DIRTY_BYTES_MAX: usize = 32 << 20;
+/// Dirty nodes and directory blocks at which it is written in any case: each will need a block. With fewer, the inodes
+/// of new files would be written before their data, and once more after these.
+const DIRTY_BLOCKS_MAX: usize = 32 << 10;
 
 impl Format for F2fs {
     type Node = Arc<Incore>;

@@ -591,3 +591,16 @@ fn files_that_lie_side_by_side_are_read_together() {
     let reads = trace.counters().since(&before).reads_of(Kind::Data);
     assert!(reads <= FILES as u64 / 32 + 10, "{reads} requests for {FILES} files");
 }
+
+#[test]
+fn inodes_of_new_files_are_written_once_with_their_data() {
+    const FILES: usize = 9000;
+    let Some(disk) = volume(256, &[]) else { return };
+    let vfs = open(&disk, OpenOptions::default(), Options::default());
+    make_files(&vfs, FILES);
+    vfs.sync().expect("the disk works");
+    let written = vfs.format().counters().node_blocks;
+    assert!(written < FILES as u64 + 100, "{written} nodes for {FILES} files");
+    vfs.close().expect("the disk works");
+    fsck(&disk);
+}

@@ -4,7 +4,7 @@
 //! Blocks that are needed for it are read first. With the op gate closed a snapshot of the volume
 //! is taken in memory: dirty blocks of directories and dirty nodes get their new places, the tables
 //! their next versions. All ops wait meanwhile, so work that can be done before or after is: nodes
-//! are packed before, and become blocks after. Then the gate opens, and the snapshot is written:
+//! are packed before, and become blocks when they are written. Then the gate opens, and the snapshot is written:
 //! first all of it but the pack's last block, a flush, and that last block, which makes the pack
 //! whole. Ops that run meanwhile change what the checkpoint after this one will say. A power cut at
 //! any point leaves the old pack or the new one. If the host has no room, the caller waits for some, and gets `ENOSPC`
@@ -15,7 +15,7 @@ use moafs_runtime::leaf::atomic::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use moafs_disk::{Buf, Cause, DiskExt, Epoch, Kind, Lba, Op, Request, SECTOR, Tag};
+use moafs_disk::{Buf, Cause, DiskExt, Epoch, Kind, Lba, Op, Page, Request, SECTOR, Tag};
 use moafs_vfs::format::Admission;
 use moafs_vfs::full_host::wait_for_host;
 use moafs_vfs::{Error, Result};
@@ -23,11 +23,10 @@ use moafs_vfs::{Error, Result};
 use super::convert::{copy_of, damaged};
 use super::node_cache::Node;
 use super::owned_cache::Owned;
-use super::packed::Contents;
 use super::space::{Picture, Recorded};
 use super::underway::Underway;
 use super::volume::F2fs;
-use super::writer::{Leaving, NewPack, Unfinished, Writer};
+use super::writer::{Bytes, Leaving, NewPack, Placed, Unfinished, Writer};
 use crate::format::checkpoint::{Checkpoint, CpFlags, Pack, SIT_JOURNAL_MAX, VersionBitmap};
 use crate::format::node::Footer;
 use crate::format::sit::{self, SIT_PER_BLOCK, SitEntry};
@@ -43,16 +42,6 @@ const REQUEST_BLOCKS_MAX: usize = 256;
 /// for one batch.
 const BATCH_REQUESTS_MAX: usize = 32;
 const BATCH_BLOCKS_MAX: usize = 256;
-
-/// A node that has got a place, with its contents at that moment.
-pub(super) struct Placed {
-    nid: Nid,
-    ino: Nid,
-    contents: Contents,
-    at: BlkAddr,
-    /// The block that the same log continues with.
-    next: BlkAddr,
-}
 
 /// The blocks and tables that a checkpoint writes.
 struct Snapshot<'a> {
@@ -151,9 +140,14 @@ impl F2fs {
             snapshot
         };
         let Snapshot { mut blocks, nodes, mut pack, sit_journal, sit_versions, underway } = snapshot;
-        // They lie where the last chain goes on, and behind them may lie what an earlier mount wrote there. A power cut
-        // before this checkpoint is finished must not make them a bridge to that.
-        blocks.extend(nodes.into_iter().map(|node| self.image_of(node, Footer::NO_CHAIN, false, false)));
+        // As they are written they belong to no chain (`page_of`). They lie where the last chain goes on, and behind
+        // them may lie what an earlier mount wrote there: a power cut before this checkpoint is finished must not make
+        // them a bridge to that.
+        blocks.extend(nodes.into_iter().map(|node| Leaving {
+            at: node.at,
+            tag: tag_of(&node),
+            bytes: Bytes::Node(node),
+        }));
         let to = 1 - writer.pack;
         let image = pack.encode(&self.geo);
         // A pack that no mount would accept must not replace one that mounts accept.
@@ -176,7 +170,7 @@ impl F2fs {
     fn write_last(&self, block: &Leaving) -> Result<()> {
         let fua = self.disk.limits().fua;
         let at = Lba(u64::from(block.at.0) * (BLOCK / SECTOR) as u64);
-        let request = Request { op: Op::Write { data: vec![block.page.clone()], fua }, at, tag: block.tag };
+        let request = Request { op: Op::Write { data: vec![self.page_of(block)], fua }, at, tag: block.tag };
         let done = self.disk.run(vec![request]).remove(0);
         done.result.map_err(|source| Error::disk(format!("writing block {} (checkpoint)", block.at), source))?;
         if fua { Ok(()) } else { self.flush() }
@@ -234,7 +228,11 @@ impl F2fs {
             }
         };
         let tag = Tag::new(Kind::Segments, 0, Cause::Order);
-        blocks.extend(nat.blocks.into_iter().map(|(at, block)| Leaving { at, page: block.freeze(), tag }));
+        blocks.extend(nat.blocks.into_iter().map(|(at, block)| Leaving {
+            at,
+            bytes: Bytes::Block(block.freeze()),
+            tag,
+        }));
         for (segno, log, recorded) in &picture.summaries {
             let bytes = recorded.summary.encode(log.is_node());
             blocks.push(leaving(self.geo.summary_at(*segno), &bytes, tag));
@@ -285,7 +283,8 @@ impl F2fs {
         self.point_at(&file, &leaf, block.lbn, at, &mut Admission::none())?;
         self.space.block_settled();
         self.tally.meta_data_blocks.fetch_add(1, Ordering::Relaxed);
-        Ok(Leaving { at, page: block.leave().freeze(), tag: Tag::new(kind, block.ino.0.into(), Cause::Order) })
+        let tag = Tag::new(kind, block.ino.0.into(), Cause::Order);
+        Ok(Leaving { at, bytes: Bytes::Block(block.leave().freeze()), tag })
     }
 
     /// Places a dirty node at `at`; its log continues with `next`.
@@ -299,18 +298,25 @@ impl F2fs {
     }
 
     /// Makes a node's block, with the footer fields and the checksum that depend on its place.
-    pub(super) fn image_of(&self, node: Placed, version: u64, fsync: bool, dentry: bool) -> Leaving {
-        let Placed { nid, ino, contents, at, next } = node;
-        let mut image = contents.into_block();
-        let footer = Footer { fsync, dentry, cp_version: version, next, ..Footer::decode(&image) };
+    pub(super) fn image_of(&self, node: &Placed, version: u64, fsync: bool, dentry: bool) -> Page {
+        let mut image = node.contents.to_block();
+        let footer = Footer { fsync, dentry, cp_version: version, next: node.next, ..Footer::decode(&image) };
         footer.encode_into(&mut image);
-        if nid == ino {
+        if node.nid == node.ino {
             inode::drop_extent(&mut image);
             if self.features.contains(Features::INODE_CHECKSUM) {
                 inode::seal_checksum(&mut image, &self.uuid);
             }
         }
-        Leaving { at, page: image.freeze(), tag: Tag::new(Kind::Node, ino.0.into(), Cause::Order) }
+        image.freeze()
+    }
+
+    /// Returns a block as it is written; a node belongs to no chain.
+    pub(super) fn page_of(&self, block: &Leaving) -> Page {
+        match &block.bytes {
+            Bytes::Block(page) => page.clone(),
+            Bytes::Node(node) => self.image_of(node, Footer::NO_CHAIN, false, false),
+        }
     }
 
     /// Returns the changed entries of the segment information table: few entries stay in the
@@ -337,7 +343,8 @@ impl F2fs {
                 sit::set_entry(&mut bytes, index, &self.space.sit_entry(Segno(segno)));
             }
             let at = self.geo.sit_at(block, versions.get(block as usize));
-            blocks.push(Leaving { at, page: bytes.freeze(), tag: Tag::new(Kind::Segments, 0, Cause::Order) });
+            let tag = Tag::new(Kind::Segments, 0, Cause::Order);
+            blocks.push(Leaving { at, bytes: Bytes::Block(bytes.freeze()), tag });
         }
         (BTreeMap::new(), versions)
     }
@@ -380,7 +387,7 @@ impl F2fs {
                 self.write_batch(std::mem::take(&mut batch))?;
                 batch_blocks = 0;
             }
-            let data = part.iter().map(|block| block.page.clone()).collect();
+            let data = part.iter().map(|block| self.page_of(block)).collect();
             let at = Lba(u64::from(part[0].at.0) * (BLOCK / SECTOR) as u64);
             batch.push(Request { op: Op::Write { data, fua: false }, at, tag: part[0].tag });
             batch_blocks += part.len();
@@ -400,8 +407,12 @@ impl F2fs {
 
 /// Copies bytes that will be written to a block.
 fn leaving(at: BlkAddr, bytes: &[u8], tag: Tag) -> Leaving {
-    let block = copy_of(bytes);
-    Leaving { at, page: block.freeze(), tag }
+    Leaving { at, bytes: Bytes::Block(copy_of(bytes).freeze()), tag }
+}
+
+/// Returns the tag of a request that writes a node.
+pub(super) fn tag_of(node: &Placed) -> Tag {
+    Tag::new(Kind::Node, node.ino.0.into(), Cause::Order)
 }
 
 /// Returns the error for metadata without a block: the reserve for cleaning was not enough.

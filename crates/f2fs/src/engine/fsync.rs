@@ -18,11 +18,12 @@ use moafs_vfs::format::CommitPoint;
 use moafs_vfs::full_host::wait_for_host;
 use moafs_vfs::types::FileKind;
 
+use super::checkpoint::tag_of;
 use super::convert::copy_of;
 use super::incore::Incore;
 use super::underway::Underway;
 use super::volume::F2fs;
-use super::writer::{Leaving, Unfinished, Writer};
+use super::writer::{Bytes, Leaving, Unfinished, Writer};
 use crate::format::checkpoint::CpFlags;
 use crate::format::inode::Advise;
 use crate::format::node::Footer;
@@ -99,7 +100,7 @@ impl F2fs {
         };
         let Some((underway, mut blocks)) = chain else { return Ok(None) };
         blocks.sort_by_key(|block| block.at);
-        let first = blocks.iter().map(unchained).collect();
+        let first = blocks.iter().map(|block| self.unchained(block)).collect();
         Ok(Some(Unfinished { first, last: blocks, pack: None, _held: underway.hand_over() }))
     }
 
@@ -118,15 +119,16 @@ impl F2fs {
             let last = at + 1 == nodes.len();
             let dentry = fresh && node.nid == file.ino;
             let placed = self.place_node(node, place)?;
-            blocks.push(self.image_of(placed, version, last, dentry));
+            let image = self.image_of(&placed, version, last, dentry);
+            blocks.push(Leaving { at: placed.at, bytes: Bytes::Block(image), tag: tag_of(&placed) });
         }
         Ok(Some((underway, blocks)))
     }
-}
 
-/// Returns the same node with a footer that belongs to no chain.
-fn unchained(block: &Leaving) -> Leaving {
-    let mut image = copy_of(&block.page);
-    Footer { cp_version: Footer::NO_CHAIN, ..Footer::decode(&image) }.encode_into(&mut image);
-    Leaving { at: block.at, page: image.freeze(), tag: block.tag }
+    /// Returns the same node with a footer that belongs to no chain.
+    fn unchained(&self, block: &Leaving) -> Leaving {
+        let mut image = copy_of(&self.page_of(block));
+        Footer { cp_version: Footer::NO_CHAIN, ..Footer::decode(&image) }.encode_into(&mut image);
+        Leaving { at: block.at, bytes: Bytes::Block(image.freeze()), tag: block.tag }
+    }
 }

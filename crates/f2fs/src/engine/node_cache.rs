@@ -142,6 +142,10 @@ impl Nodes {
         self.memory.load(Ordering::Relaxed)
     }
 
+    pub(super) fn count(&self) -> usize {
+        self.all.lock().len()
+    }
+
     pub(super) fn dirty_count(&self) -> usize {
         self.dirty.lock().len()
     }

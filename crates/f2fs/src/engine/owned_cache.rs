@@ -50,7 +50,11 @@ pub(super) struct OwnedBlocks {
 
 impl OwnedBlocks {
     pub(super) fn memory(&self) -> usize {
-        self.all.lock().len() * CACHED_BYTES
+        self.count() * CACHED_BYTES
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.all.lock().len()
     }
 
     pub(super) fn dirty_count(&self) -> usize {

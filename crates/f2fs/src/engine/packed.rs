@@ -138,9 +138,10 @@ impl Contents {
         }
     }
 
-    pub(super) fn into_block(self) -> Buf {
+    /// Returns a copy of the contents as a block.
+    pub(super) fn to_block(&self) -> Buf {
         match self {
-            Contents::Whole(block) => block,
+            Contents::Whole(block) => copy_of(block),
             Contents::Packed(packed) => packed.unpack(),
         }
     }
@@ -174,7 +175,7 @@ mod tests {
             prop_assert_eq!(contents.head(), &expected[..LINE]);
             contents.whole()[change.0] = change.1;
             expected[change.0] = change.1;
-            prop_assert!(contents.leave().into_block()[..] == expected[..]);
+            prop_assert!(contents.leave().to_block()[..] == expected[..]);
             prop_assert!(contents.view(|bytes| bytes == &expected[..]));
         }
     }

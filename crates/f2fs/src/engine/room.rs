@@ -19,7 +19,7 @@ use moafs_vfs::{Error, Result};
 
 use super::space::Ticket;
 use super::volume::F2fs;
-use super::{DIRTY_BLOCKS_MAX, IDLE_BEFORE_CLEANING};
+use super::{DIRTY_BLOCKS_MAX, DIRTY_BYTES_MAX, IDLE_BEFORE_CLEANING};
 use crate::clean::table::{Class, Headroom, Table};
 use crate::clean::{Destination, Trigger, Urgency, make_room};
 use crate::format::{Log, SEGMENT_BLOCKS};
@@ -173,13 +173,23 @@ impl F2fs {
 
     /// True if so many blocks of metadata may be too many to find a place.
     fn is_long(&self, dirty: usize) -> bool {
-        let free = self.space.free_segments() as usize * SEGMENT_BLOCKS;
-        if dirty <= DIRTY_BLOCKS_MIN || dirty <= (free / 4).min(DIRTY_BLOCKS_MAX) {
+        if dirty <= DIRTY_BLOCKS_MIN {
+            return false;
+        }
+        let (free, max) = (self.space.free_segments() as usize * SEGMENT_BLOCKS, self.dirty_blocks_max());
+        if dirty <= (free / 4).min(max) {
             return false;
         }
         // Nodes recycle in their own logs.
         let writable = free + self.space.holes(Class::Node) as usize;
-        dirty > (writable / 4).min(DIRTY_BLOCKS_MAX)
+        dirty > (writable / 4).min(max)
+    }
+
+    /// Returns how many dirty blocks of metadata memory has room for, if they are as large as those in memory are.
+    fn dirty_blocks_max(&self) -> usize {
+        let blocks = self.nodes.count() + self.owned.count();
+        let bytes = self.nodes.memory() + self.owned.memory();
+        (DIRTY_BYTES_MAX * blocks).checked_div(bytes).map_or(DIRTY_BLOCKS_MAX, |max| max.min(DIRTY_BLOCKS_MAX))
     }
 
     /// Returns the volume's room: free sections, those held back, valid blocks.

@@ -12,15 +12,34 @@ use moafs_disk::{Page, Tag};
 
 use super::node_cache::Node;
 use super::owned_cache::Owned;
+use super::packed::Contents;
 use crate::format::checkpoint::{Checkpoint, VersionBitmap};
 use crate::format::sit::SitEntry;
-use crate::format::{BlkAddr, Segno};
+use crate::format::{BlkAddr, Nid, Segno};
 
 /// A block that is being written to the device.
 pub(super) struct Leaving {
     pub(super) at: BlkAddr,
-    pub(super) page: Page,
+    pub(super) bytes: Bytes,
     pub(super) tag: Tag,
+}
+
+/// The bytes of a block that is being written.
+pub(super) enum Bytes {
+    /// The block itself.
+    Block(Page),
+    /// A node, which becomes a block when it is written: until then a small file's inode takes a tenth of one.
+    Node(Placed),
+}
+
+/// A node that has got a place, with its contents at that moment.
+pub(super) struct Placed {
+    pub(super) nid: Nid,
+    pub(super) ino: Nid,
+    pub(super) contents: Contents,
+    pub(super) at: BlkAddr,
+    /// The block that the same log continues with.
+    pub(super) next: BlkAddr,
 }
 
 /// The state that is needed to write checkpoints and chains; its lock admits one writer at a time.
