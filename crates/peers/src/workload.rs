@@ -36,6 +36,12 @@ pub enum Workload {
     Replace,
     /// A tree removed, then a sync.
     Delete,
+    /// Small files removed by name, then a sync.
+    Remove,
+    /// Small files looked at without being read.
+    Stat,
+    /// A tree read.
+    ReadTree,
     /// All files of every directory read, after aging.
     AgedRead,
     /// Small files created one by one, each with an fsync.
@@ -44,7 +50,7 @@ pub enum Workload {
 
 impl Workload {
     /// All workloads of the comparison.
-    pub const ALL: [Workload; 9] = [
+    pub const ALL: [Workload; 12] = [
         Workload::Create,
         Workload::Postmark,
         Workload::Untar,
@@ -52,6 +58,9 @@ impl Workload {
         Workload::Overwrite,
         Workload::Replace,
         Workload::Delete,
+        Workload::Remove,
+        Workload::Stat,
+        Workload::ReadTree,
         Workload::AgedRead,
         Workload::Fsync,
     ];
@@ -66,6 +75,9 @@ impl Workload {
             Workload::Overwrite => "overwrite",
             Workload::Replace => "replace",
             Workload::Delete => "delete",
+            Workload::Remove => "remove",
+            Workload::Stat => "stat",
+            Workload::ReadTree => "read-tree",
             Workload::AgedRead => "aged-read",
             Workload::Fsync => "fsync",
         }
@@ -88,6 +100,9 @@ impl Workload {
             Workload::Overwrite => "the files of create written anew in place, same size, in random order; one sync",
             Workload::Replace => "the same with O_TRUNC at each open; one sync",
             Workload::Delete => "the tree of untar removed in the order directories list (rm -r); one sync",
+            Workload::Remove => "the files of create removed in the order of their names; one sync",
+            Workload::Stat => "the attributes of the files of create, in the order directories list them (ls -l)",
+            Workload::ReadTree => "the tree of untar read in the order directories list it (tar -c)",
             Workload::AgedRead => {
                 "50 directories x 60 files (R-FSL up to 256 KiB), aged by deleting, creating and appending 4 x their bytes \
                  with 100 syncs on the way; then every file read, directory by directory, in the order of names"
@@ -102,8 +117,8 @@ impl Workload {
     pub(crate) fn prepare(self, place: &Place<'_>) -> Result<()> {
         match self {
             Workload::Create | Workload::Postmark | Workload::Untar | Workload::Fsync => Ok(()),
-            Workload::Overwrite | Workload::Replace => create(place).map(drop),
-            Workload::Copy | Workload::Delete => untar(place).map(drop),
+            Workload::Overwrite | Workload::Replace | Workload::Remove | Workload::Stat => create(place).map(drop),
+            Workload::Copy | Workload::Delete | Workload::ReadTree => untar(place).map(drop),
             Workload::AgedRead => age(place),
         }
     }
@@ -119,6 +134,9 @@ impl Workload {
             Workload::Overwrite => overwrite(place, false),
             Workload::Replace => overwrite(place, true),
             Workload::Delete => delete(place, &place.path("tree")).map(|()| 0),
+            Workload::Remove => remove(place).map(|()| 0),
+            Workload::Stat => look_at_all(place, place.root).map(|()| 0),
+            Workload::ReadTree => read_tree(place, &place.path("tree"), &mut vec![0; COPY_BYTES]),
             Workload::AgedRead => read_all(place),
             Workload::Fsync => fsync_each(place),
         }
@@ -352,6 +370,34 @@ fn delete(place: &Place<'_>, directory: &Path) -> Result<()> {
     fs::remove_dir(directory).map_err(PeersError::host("removing", directory))
 }
 
+fn remove(place: &Place<'_>) -> Result<()> {
+    small_files(place).into_iter().try_for_each(|(path, _)| {
+        place.interrupt.check()?;
+        fs::remove_file(&path).map_err(PeersError::host("removing", &path))
+    })
+}
+
+/// Asks for the attributes of everything below a directory.
+fn look_at_all(place: &Place<'_>, directory: &Path) -> Result<()> {
+    for (path, is_dir) in list(directory)? {
+        place.interrupt.check()?;
+        fs::symlink_metadata(&path).map_err(PeersError::host("looking at", &path))?;
+        if is_dir {
+            look_at_all(place, &path)?;
+        }
+    }
+    Ok(())
+}
+
+fn read_tree(place: &Place<'_>, directory: &Path, buffer: &mut [u8]) -> Result<u64> {
+    let mut bytes = 0;
+    for (path, is_dir) in list(directory)? {
+        let read = if is_dir { read_tree(place, &path, buffer) } else { place.read(&path, buffer).map(whole_blocks) };
+        bytes += read?;
+    }
+    Ok(bytes)
+}
+
 /// Files that come and go: what Postmark and aging have in common.
 struct Pool<'a> {
     place: &'a Place<'a>,
@@ -515,7 +561,8 @@ mod tests {
             on_the_host(|place| {
                 workload.prepare(place).unwrap();
                 let bytes = workload.run(place).unwrap();
-                assert_eq!(bytes == 0, workload == Workload::Delete, "{}", workload.name());
+                let moves_data = !matches!(workload, Workload::Delete | Workload::Remove | Workload::Stat);
+                assert_eq!(bytes > 0, moves_data, "{}", workload.name());
             });
         }
     }
@@ -528,6 +575,18 @@ mod tests {
             assert_eq!(files_below(&place.path("copy")), 30);
             Workload::Delete.run(place).unwrap();
             assert_eq!((files_below(place.root), place.path("tree").exists()), (30, false));
+        });
+    }
+
+    #[test]
+    fn what_is_read_is_the_tree_and_what_is_removed_are_all_small_files() {
+        on_the_host(|place| {
+            let written = Workload::Untar.run(place).unwrap();
+            assert_eq!(Workload::ReadTree.run(place).unwrap(), written);
+            Workload::Create.run(place).unwrap();
+            let files = files_below(place.root);
+            Workload::Remove.run(place).unwrap();
+            assert_eq!(files_below(place.root), files - small_files(place).len() as u64);
         });
     }
 
