@@ -10,7 +10,7 @@ use super::{CheckError, Issue};
 use crate::format::checkpoint::Checkpoint;
 use crate::format::inode::{self, CachedExtent, Layout};
 use crate::format::node::{self, ADDRS_PER_NODE, Footer, NIDS_PER_NODE, XATTR_OFFSET};
-use crate::format::{BlkAddr, Log, Nid, u16_at};
+use crate::format::{BlkAddr, Log, Nid};
 
 /// Facts that a walk through an inode's nodes collects.
 pub(super) struct Walk {
@@ -74,10 +74,7 @@ impl Expected {
     /// directory.
     fn log(self, node: &[u8]) -> Option<Log> {
         match self {
-            Expected::Inode => {
-                let kind = FileKind::from_mode(u16_at(node, 0).into())?;
-                Some(node::log_of(0, kind == FileKind::Directory))
-            }
+            Expected::Inode => Some(node::log_of(0, inode::kind(node)? == FileKind::Directory)),
             Expected::Child { offset, directory } => Some(node::log_of(offset, directory)),
             Expected::Lost => None,
         }

@@ -30,11 +30,44 @@ pub const INLINE_XATTR_WORDS_MAX: u16 = ADDRS_PER_INODE as u16 - EXTRA_ISIZE_MAX
 /// Words that inline attributes take unless the inode says otherwise.
 pub const INLINE_XATTR_WORDS: u16 = 50;
 
-const NAME: usize = 92;
-const EXT: Range<usize> = 348..360;
-const ADDRS: usize = 360;
-const NIDS: usize = 4052;
-const CHECKSUM: Range<usize> = 368..372;
+/// Offsets of the fields in the inode's block (section 6.1).
+mod at {
+    use std::ops::Range;
+
+    pub(super) const MODE: usize = 0;
+    pub(super) const ADVISE: usize = 2;
+    pub(super) const INLINE: usize = 3;
+    pub(super) const UID: usize = 4;
+    pub(super) const GID: usize = 8;
+    pub(super) const LINKS: usize = 12;
+    pub(super) const SIZE: usize = 16;
+    pub(super) const BLOCKS: usize = 24;
+    /// The seconds of a time, and its nanoseconds.
+    pub(super) const ATIME: (usize, usize) = (32, 56);
+    pub(super) const CTIME: (usize, usize) = (40, 60);
+    pub(super) const MTIME: (usize, usize) = (48, 64);
+    pub(super) const GENERATION: usize = 68;
+    pub(super) const CURRENT_DEPTH: usize = 72;
+    pub(super) const XATTR_NID: usize = 76;
+    pub(super) const FLAGS: usize = 80;
+    pub(super) const PINO: usize = 84;
+    pub(super) const NAME_LEN: usize = 88;
+    pub(super) const NAME: usize = 92;
+    pub(super) const DIR_LEVEL: usize = 347;
+    /// The cached extent.
+    pub(super) const EXT: Range<usize> = 348..360;
+    /// The words that addresses, the extra area and inline attributes share.
+    pub(super) const ADDRS: usize = 360;
+    /// The fields of the extra area, which takes the first of these words.
+    pub(super) const EXTRA_ISIZE: usize = 360;
+    pub(super) const INLINE_XATTR_WORDS: usize = 362;
+    pub(super) const PROJID: usize = 364;
+    pub(super) const CHECKSUM: Range<usize> = 368..372;
+    pub(super) const CRTIME: (usize, usize) = (372, 380);
+    /// The node ids.
+    pub(super) const NIDS: usize = 4052;
+}
+
 /// `i_extra_isize` from which on a field is there.
 const COVERS_PROJID: u16 = 8;
 const COVERS_CHECKSUM: u16 = 12;
@@ -173,11 +206,11 @@ pub struct Inode {
     pub extra: Option<Extra>,
 }
 
-fn time_at(block: &[u8], secs: usize, nanos: usize) -> Timestamp {
+fn time_at(block: &[u8], (secs, nanos): (usize, usize)) -> Timestamp {
     Timestamp::new(u64_at(block, secs) as i64, u32_at(block, nanos))
 }
 
-fn put_time(block: &mut [u8], secs: usize, nanos: usize, time: Timestamp) {
+fn put_time(block: &mut [u8], (secs, nanos): (usize, usize), time: Timestamp) {
     put_u64(block, secs, time.secs as u64);
     put_u32(block, nanos, time.nanos);
 }
@@ -190,35 +223,35 @@ impl Inode {
     pub fn decode(block: &[u8], nid: Nid, features: Features) -> Result<Inode, Damage> {
         Footer::decode_of(block, nid, nid)?;
         let damaged = |problem: String| Structure::Inode(nid).damage(None, problem);
-        let mode = u16_at(block, 0);
+        let mode = u16_at(block, at::MODE);
         let kind = FileKind::from_mode(mode.into())
             .ok_or_else(|| damaged(format!("its mode is {mode:#o}, which is no kind of file")))?;
-        let name_len = u32_at(block, 88) as usize;
+        let name_len = u32_at(block, at::NAME_LEN) as usize;
         if name_len > NAME_MAX {
             return Err(damaged(format!("its name has {name_len} bytes")));
         }
-        let inline = Inline::from_bits_retain(block[3]);
+        let inline = Inline::from_bits_retain(block[at::INLINE]);
         let extra = inline.contains(Inline::EXTRA_ATTR).then(|| Extra::decode(block, features)).transpose();
         let inode = Inode {
             mode,
             kind,
-            advise: Advise::from_bits_retain(block[2]),
+            advise: Advise::from_bits_retain(block[at::ADVISE]),
             inline,
-            uid: u32_at(block, 4),
-            gid: u32_at(block, 8),
-            links: u32_at(block, 12),
-            size: u64_at(block, 16),
-            blocks: u64_at(block, 24),
-            atime: time_at(block, 32, 56),
-            ctime: time_at(block, 40, 60),
-            mtime: time_at(block, 48, 64),
-            generation: u32_at(block, 68),
-            current_depth: u32_at(block, 72),
-            xattr_nid: Nid(u32_at(block, 76)),
-            flags: InodeFlags::from_bits_retain(u32_at(block, 80)),
-            pino: Nid(u32_at(block, 84)),
-            name: block[NAME..NAME + name_len].into(),
-            dir_level: block[347],
+            uid: u32_at(block, at::UID),
+            gid: u32_at(block, at::GID),
+            links: u32_at(block, at::LINKS),
+            size: u64_at(block, at::SIZE),
+            blocks: u64_at(block, at::BLOCKS),
+            atime: time_at(block, at::ATIME),
+            ctime: time_at(block, at::CTIME),
+            mtime: time_at(block, at::MTIME),
+            generation: u32_at(block, at::GENERATION),
+            current_depth: u32_at(block, at::CURRENT_DEPTH),
+            xattr_nid: Nid(u32_at(block, at::XATTR_NID)),
+            flags: InodeFlags::from_bits_retain(u32_at(block, at::FLAGS)),
+            pino: Nid(u32_at(block, at::PINO)),
+            name: block[at::NAME..at::NAME + name_len].into(),
+            dir_level: block[at::DIR_LEVEL],
             extra: extra.map_err(damaged)?,
         };
         inode.check(features.contains(Features::FLEXIBLE_INLINE_XATTR)).map_err(damaged)?;
@@ -261,28 +294,28 @@ impl Inode {
     /// If the name is longer than [`NAME_MAX`], or the extra area's presence and the inline mark disagree.
     pub fn encode_into(&self, block: &mut [u8]) {
         assert_eq!(self.inline.contains(Inline::EXTRA_ATTR), self.extra.is_some(), "the mark of the extra area");
-        put_u16(block, 0, self.mode);
-        block[2] = self.advise.bits();
-        block[3] = self.inline.bits();
-        put_u32(block, 4, self.uid);
-        put_u32(block, 8, self.gid);
-        put_u32(block, 12, self.links);
-        put_u64(block, 16, self.size);
-        put_u64(block, 24, self.blocks);
-        put_time(block, 32, 56, self.atime);
-        put_time(block, 40, 60, self.ctime);
-        put_time(block, 48, 64, self.mtime);
-        put_u32(block, 68, self.generation);
-        put_u32(block, 72, self.current_depth);
-        put_u32(block, 76, self.xattr_nid.0);
-        put_u32(block, 80, self.flags.bits());
-        put_u32(block, 84, self.pino.0);
-        put_u32(block, 88, self.name.len() as u32);
-        let field = &mut block[NAME..NAME + NAME_MAX];
+        put_u16(block, at::MODE, self.mode);
+        block[at::ADVISE] = self.advise.bits();
+        block[at::INLINE] = self.inline.bits();
+        put_u32(block, at::UID, self.uid);
+        put_u32(block, at::GID, self.gid);
+        put_u32(block, at::LINKS, self.links);
+        put_u64(block, at::SIZE, self.size);
+        put_u64(block, at::BLOCKS, self.blocks);
+        put_time(block, at::ATIME, self.atime);
+        put_time(block, at::CTIME, self.ctime);
+        put_time(block, at::MTIME, self.mtime);
+        put_u32(block, at::GENERATION, self.generation);
+        put_u32(block, at::CURRENT_DEPTH, self.current_depth);
+        put_u32(block, at::XATTR_NID, self.xattr_nid.0);
+        put_u32(block, at::FLAGS, self.flags.bits());
+        put_u32(block, at::PINO, self.pino.0);
+        put_u32(block, at::NAME_LEN, self.name.len() as u32);
+        let field = &mut block[at::NAME..at::NAME + NAME_MAX];
         field.fill(0);
         field[..self.name.len()].copy_from_slice(&self.name);
-        block[347] = self.dir_level;
-        block[EXT].fill(0);
+        block[at::DIR_LEVEL] = self.dir_level;
+        block[at::EXT].fill(0);
         if let Some(extra) = &self.extra {
             extra.encode_into(block);
         }
@@ -298,27 +331,27 @@ impl Inode {
 
 impl Extra {
     fn decode(block: &[u8], features: Features) -> Result<Extra, String> {
-        let isize = u16_at(block, 360);
+        let isize = u16_at(block, at::EXTRA_ISIZE);
         if !isize.is_multiple_of(4) || !(4..=EXTRA_ISIZE_MAX).contains(&isize) {
             return Err(format!("its extra area has {isize} bytes"));
         }
         let crtime = features.contains(Features::INODE_CRTIME) && isize >= COVERS_CRTIME;
         Ok(Extra {
             isize,
-            inline_xattr_words: u16_at(block, 362),
-            projid: if isize >= COVERS_PROJID { u32_at(block, 364) } else { 0 },
-            crtime: crtime.then(|| time_at(block, 372, 380)),
+            inline_xattr_words: u16_at(block, at::INLINE_XATTR_WORDS),
+            projid: if isize >= COVERS_PROJID { u32_at(block, at::PROJID) } else { 0 },
+            crtime: crtime.then(|| time_at(block, at::CRTIME)),
         })
     }
 
     fn encode_into(&self, block: &mut [u8]) {
-        put_u16(block, 360, self.isize);
-        put_u16(block, 362, self.inline_xattr_words);
+        put_u16(block, at::EXTRA_ISIZE, self.isize);
+        put_u16(block, at::INLINE_XATTR_WORDS, self.inline_xattr_words);
         if self.isize >= COVERS_PROJID {
-            put_u32(block, 364, self.projid);
+            put_u32(block, at::PROJID, self.projid);
         }
         if let (Some(crtime), COVERS_CRTIME..) = (self.crtime, self.isize) {
-            put_time(block, 372, 380, crtime);
+            put_time(block, at::CRTIME, crtime);
         }
     }
 }
@@ -342,8 +375,10 @@ impl Layout {
     /// Returns the layout of an inode's block; `flexible` if the volume has flexible inline
     /// attributes.
     pub fn of(block: &[u8], flexible: bool) -> Layout {
-        let inline = Inline::from_bits_retain(block[3]);
-        let extra = inline.contains(Inline::EXTRA_ATTR).then(|| (u16_at(block, 360), u16_at(block, 362)));
+        let inline = Inline::from_bits_retain(block[at::INLINE]);
+        let extra = inline
+            .contains(Inline::EXTRA_ATTR)
+            .then(|| (u16_at(block, at::EXTRA_ISIZE), u16_at(block, at::INLINE_XATTR_WORDS)));
         Layout::from_fields(inline, extra, flexible)
     }
 
@@ -374,7 +409,7 @@ impl Layout {
     }
 
     fn addr_offset(&self, slot: usize) -> Option<usize> {
-        (slot < self.addresses() as usize).then(|| ADDRS + 4 * (usize::from(self.extra_words) + slot))
+        (slot < self.addresses() as usize).then(|| at::ADDRS + 4 * (usize::from(self.extra_words) + slot))
     }
 
     /// Returns the address in a slot, counted as summaries do: from the end of the extra area. No
@@ -394,7 +429,7 @@ impl Layout {
 
     /// Returns the range of all bytes that hold addresses.
     pub fn addr_range(&self) -> Range<usize> {
-        let start = ADDRS + 4 * usize::from(self.extra_words);
+        let start = at::ADDRS + 4 * usize::from(self.extra_words);
         start..start + 4 * self.addresses() as usize
     }
 
@@ -406,7 +441,7 @@ impl Layout {
 
     /// Returns the range of inline attributes.
     pub fn inline_xattr_range(&self) -> Range<usize> {
-        NIDS - 4 * usize::from(self.xattr_words)..NIDS
+        at::NIDS - 4 * usize::from(self.xattr_words)..at::NIDS
     }
 
     /// Returns the major and minor number of a device node.
@@ -430,39 +465,44 @@ impl Layout {
     }
 }
 
+/// Returns the type of file that `i_mode` of an inode's block tells; `None` for a mode of no type.
+pub fn kind(block: &[u8]) -> Option<FileKind> {
+    FileKind::from_mode(u16_at(block, at::MODE).into())
+}
+
 /// Returns `i_size` of an inode's block, in bytes.
 pub fn size(block: &[u8]) -> u64 {
-    u64_at(block, 16)
+    u64_at(block, at::SIZE)
 }
 
 /// Sets `i_size` of an inode's block.
 pub fn set_size(block: &mut [u8], bytes: u64) {
-    put_u64(block, 16, bytes);
+    put_u64(block, at::SIZE, bytes);
 }
 
 /// Returns `i_blocks` of an inode's block: see [`Inode::blocks`].
 pub fn blocks(block: &[u8]) -> u64 {
-    u64_at(block, 24)
+    u64_at(block, at::BLOCKS)
 }
 
 /// Returns `i_advise` of an inode's block.
 pub fn advise(block: &[u8]) -> Advise {
-    Advise::from_bits_retain(block[2])
+    Advise::from_bits_retain(block[at::ADVISE])
 }
 
 /// Returns `i_generation` of the inode in a block.
 pub fn generation(block: &[u8]) -> u32 {
-    u32_at(block, 68)
+    u32_at(block, at::GENERATION)
 }
 
 /// Sets `i_blocks` of an inode's block.
 pub fn set_blocks(block: &mut [u8], blocks: u64) {
-    put_u64(block, 24, blocks);
+    put_u64(block, at::BLOCKS, blocks);
 }
 
 /// Returns one of the inode's node ids; none beyond the last slot.
 pub fn nid_slot(block: &[u8], slot: usize) -> Nid {
-    if slot < NIDS_PER_INODE { Nid(u32_at(block, NIDS + 4 * slot)) } else { Nid::NONE }
+    if slot < NIDS_PER_INODE { Nid(u32_at(block, at::NIDS + 4 * slot)) } else { Nid::NONE }
 }
 
 /// Sets one of the inode's node ids.
@@ -471,19 +511,19 @@ pub fn nid_slot(block: &[u8], slot: usize) -> Nid {
 /// If there is no such slot.
 pub fn set_nid_slot(block: &mut [u8], slot: usize, nid: Nid) {
     assert!(slot < NIDS_PER_INODE, "node id {slot} of an inode");
-    put_u32(block, NIDS + 4 * slot, nid.0);
+    put_u32(block, at::NIDS + 4 * slot, nid.0);
 }
 
 /// Removes blocks, other nodes and the cached extent from an inode's block. Inline contents and
 /// attributes stay.
 pub fn strip(block: &mut [u8], flexible: bool) {
-    let inline = Inline::from_bits_retain(block[3]);
+    let inline = Inline::from_bits_retain(block[at::INLINE]);
     if !inline.intersects(Inline::DATA | Inline::DENTRY) {
         let addresses = Layout::of(block, flexible).addr_range();
         block[addresses].fill(0);
     }
     (0..NIDS_PER_INODE).for_each(|slot| set_nid_slot(block, slot, Nid::NONE));
-    put_u32(block, 76, 0);
+    put_u32(block, at::XATTR_NID, 0);
     set_blocks(block, 1);
     drop_extent(block);
 }
@@ -501,34 +541,42 @@ pub struct CachedExtent {
 
 /// Returns the cached extent, if there is one.
 pub fn cached_extent(block: &[u8]) -> Option<CachedExtent> {
-    let word = |index: usize| u32_at(block, EXT.start + 4 * index);
+    let word = |index: usize| u32_at(block, at::EXT.start + 4 * index);
     let extent = CachedExtent { lbn: word(0), addr: BlkAddr(word(1)), blocks: word(2) };
     (extent.blocks > 0).then_some(extent)
 }
 
 /// Forgets the cached extent: addresses have changed since it was right.
 pub fn drop_extent(block: &mut [u8]) {
-    block[EXT].fill(0);
+    block[at::EXT].fill(0);
 }
 
 /// True if an inode of a volume with inode checksums carries one.
 pub fn has_checksum(block: &[u8]) -> bool {
-    Inline::from_bits_retain(block[3]).contains(Inline::EXTRA_ATTR) && u16_at(block, 360) >= COVERS_CHECKSUM
+    Inline::from_bits_retain(block[at::INLINE]).contains(Inline::EXTRA_ATTR)
+        && u16_at(block, at::EXTRA_ISIZE) >= COVERS_CHECKSUM
 }
 
 /// Returns the checksum that an inode's block should carry. It covers the footer.
 pub fn checksum(block: &[u8], uuid: &[u8; 16]) -> u32 {
     let ino = Footer::decode(block).ino.0.to_le_bytes();
-    [&uuid[..], &ino, &block[68..72], &block[..CHECKSUM.start], &[0; 4], &block[CHECKSUM.end..BLOCK]]
-        .into_iter()
-        .fold(u32::MAX, crc32)
+    [
+        &uuid[..],
+        &ino,
+        &block[at::GENERATION..at::CURRENT_DEPTH],
+        &block[..at::CHECKSUM.start],
+        &[0; 4],
+        &block[at::CHECKSUM.end..BLOCK],
+    ]
+    .into_iter()
+    .fold(u32::MAX, crc32)
 }
 
 /// Writes the checksum of an inode that carries one: the last thing before the block is written.
 pub fn seal_checksum(block: &mut [u8], uuid: &[u8; 16]) {
     if has_checksum(block) {
         let sum = checksum(block, uuid);
-        put_u32(block, CHECKSUM.start, sum);
+        put_u32(block, at::CHECKSUM.start, sum);
     }
 }
 
@@ -541,7 +589,7 @@ pub fn verify_checksum(block: &[u8], uuid: &[u8; 16], features: Features) -> Res
     if !features.contains(Features::INODE_CHECKSUM) {
         return Ok(());
     }
-    let (stored, right) = (u32_at(block, CHECKSUM.start), checksum(block, uuid));
+    let (stored, right) = (u32_at(block, at::CHECKSUM.start), checksum(block, uuid));
     if has_checksum(block) && stored != right {
         return Err(format!("its checksum is {stored:#010x}, its bytes have {right:#010x}"));
     }
@@ -784,7 +832,7 @@ mod tests {
             put_u16(&mut block, 360, isize % 48);
             put_u16(&mut block, 362, words);
             let layout = Layout::of(&block, flexible);
-            prop_assert!(layout.addr_range().end <= NIDS && layout.inline_range().end <= NIDS);
+            prop_assert!(layout.addr_range().end <= at::NIDS && layout.inline_range().end <= at::NIDS);
             prop_assert!(layout.inline_range().start <= layout.inline_range().end);
             let _ = (layout.addr(&block, slot), layout.device(&block), nid_slot(&block, slot));
             let _ = super::super::dentry::Region::inline(layout.inline_range());

@@ -24,6 +24,15 @@ const FSYNC: u32 = 2;
 const DENTRY: u32 = 4;
 const OFFSET_SHIFT: u32 = 3;
 
+/// Offsets of the footer's fields in the node's block (section 6).
+mod at {
+    pub(super) const NID: usize = 4072;
+    pub(super) const INO: usize = 4076;
+    pub(super) const FLAG: usize = 4080;
+    pub(super) const CP_VERSION: usize = 4084;
+    pub(super) const NEXT: usize = 4092;
+}
+
 /// The identity of a node, in its last 24 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Footer {
@@ -52,16 +61,16 @@ impl Footer {
 
     /// Reads the footer of a node block; nothing is checked.
     pub fn decode(block: &[u8]) -> Footer {
-        let flag = u32_at(block, 4080);
+        let flag = u32_at(block, at::FLAG);
         Footer {
-            nid: Nid(u32_at(block, 4072)),
-            ino: Nid(u32_at(block, 4076)),
+            nid: Nid(u32_at(block, at::NID)),
+            ino: Nid(u32_at(block, at::INO)),
             cold: flag & COLD != 0,
             fsync: flag & FSYNC != 0,
             dentry: flag & DENTRY != 0,
             offset: flag >> OFFSET_SHIFT,
-            cp_version: u64_at(block, 4084),
-            next: BlkAddr(u32_at(block, 4092)),
+            cp_version: u64_at(block, at::CP_VERSION),
+            next: BlkAddr(u32_at(block, at::NEXT)),
         }
     }
 
@@ -87,11 +96,11 @@ impl Footer {
     pub fn encode_into(&self, block: &mut [u8]) {
         let bit = |set: bool, bit: u32| if set { bit } else { 0 };
         let marks = bit(self.cold, COLD) | bit(self.fsync, FSYNC) | bit(self.dentry, DENTRY);
-        put_u32(block, 4072, self.nid.0);
-        put_u32(block, 4076, self.ino.0);
-        put_u32(block, 4080, marks | self.offset << OFFSET_SHIFT);
-        put_u64(block, 4084, self.cp_version);
-        put_u32(block, 4092, self.next.0);
+        put_u32(block, at::NID, self.nid.0);
+        put_u32(block, at::INO, self.ino.0);
+        put_u32(block, at::FLAG, marks | self.offset << OFFSET_SHIFT);
+        put_u64(block, at::CP_VERSION, self.cp_version);
+        put_u32(block, at::NEXT, self.next.0);
     }
 
     /// True for the node that is the inode itself.
