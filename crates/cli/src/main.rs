@@ -7,6 +7,7 @@
 //! | module | what it holds |
 //! |---|---|
 //! | `mkfs`, `fsck`, `mount`, `umount`, `helpers` | commands in the manner of util-linux and e2fsprogs |
+//! | `tune` | changing a volume that is not mounted: label, UUID, reserve, a journal |
 //! | `defrag` | moving scattered files together, on a mount or without one |
 //! | `swap` | the kernel swaps to a mounted volume |
 //! | `info`, `map`, `stat`, `top` | looking at volumes and mounts |
@@ -42,6 +43,7 @@ mod stop;
 mod swap;
 mod top;
 mod trace_file;
+mod tune;
 mod umount;
 mod volume;
 
@@ -78,6 +80,7 @@ enum Command {
     Mount(mount::MountArgs),
     Umount(umount::UmountArgs),
     Fsck(fsck::FsckArgs),
+    Tune(tune::TuneArgs),
     Defrag(defrag::DefragArgs),
     Swap(swap::SwapArgs),
     Info(info::InfoArgs),
@@ -111,6 +114,7 @@ impl Command {
             Command::Mount(args) => args.run(),
             Command::Umount(args) => args.run(),
             Command::Fsck(args) => args.run(),
+            Command::Tune(args) => args.run(),
             Command::Defrag(args) => args.run(),
             Command::Swap(args) => args.run(),
             Command::Info(args) => args.run(),

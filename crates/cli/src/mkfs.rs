@@ -17,6 +17,7 @@ use moafs_runtime::{Live, Rt};
 use serde::Serialize;
 use uuid::Uuid;
 
+pub(crate) use ext::journal_bytes;
 use new::{New, bytes};
 
 use crate::error::{CliError, Result};

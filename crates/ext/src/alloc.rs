@@ -412,12 +412,12 @@ impl Alloc {
         let used = Use::block_bitmap(group);
         let mut state = here.state.lock();
         if state.stored.lacks_block_bitmap(&self.geo) {
-            block.supply(used, |map| self.make_block_bitmap(group, map));
+            block.supply(used, |map| make_block_bitmap(&self.geo, &self.fixed, group, map));
         } else {
             let covered = self.geo.bitmap_bytes().0;
             let place = Place::new(Structure::BlockBitmap(group), BlockNo(no));
             let sum = state.stored.block_bitmap_csum;
-            block.verify(used, |map| self.check_bitmap(&map[..covered], sum, place))?;
+            block.verify(used, |map| check_bitmap(&self.geo, &map[..covered], sum, place))?;
         }
         if !state.blocks_counted {
             let bits = self.geo.group_clusters(group);
@@ -441,30 +441,6 @@ impl Alloc {
         let unread = if lacks(&state.stored) { self.meta.unread(near.start, Kind::Bitmap) } else { None };
         drop(state);
         unread.map_or_else(|| self.meta.get_near(near.start, Kind::Bitmap, near), Ok)
-    }
-
-    /// Makes the bitmap of a group whose bitmap was never written: nothing is in use but the volume's own metadata.
-    fn make_block_bitmap(&self, group: GroupNo, map: &mut [u8]) {
-        let own = self.geo.group_range(group);
-        let cluster = |block: u64| ((block - own.start) / u64::from(self.geo.cluster_blocks)) as u32;
-        map.fill(0);
-        let first = self.fixed.partition_point(|range| range.end <= own.start);
-        for range in self.fixed[first..].iter().take_while(|range| range.start < own.end) {
-            let (start, end) = (range.start.max(own.start), range.end.min(own.end));
-            bitmap::set_range(map, cluster(start)..cluster(end - 1) + 1);
-        }
-        bitmap::pad(map, self.geo.group_clusters(group));
-    }
-
-    /// Compares the checksum of a bitmap, which its descriptor holds, with the bytes that it covers.
-    fn check_bitmap(&self, covered: &[u8], stored: u32, place: Place) -> Result<()> {
-        match Descriptor::sum_of_bitmap(covered, &self.geo) {
-            Some(sum) if sum != stored => {
-                let problem = format!("its checksum is {sum:#010x}, but the group's descriptor has {stored:#010x}");
-                Err(damaged(place.damage(problem)))
-            }
-            _ => Ok(()),
-        }
     }
 
     /// Returns the free blocks of a group as they are now, or `None` if it has none.
@@ -622,7 +598,7 @@ impl Alloc {
             let covered = self.geo.bitmap_bytes().1;
             let place = Place::new(Structure::InodeBitmap(group), BlockNo(no));
             let sum = state.stored.inode_bitmap_csum;
-            block.verify(used, |map| self.check_bitmap(&map[..covered], sum, place))?;
+            block.verify(used, |map| check_bitmap(&self.geo, &map[..covered], sum, place))?;
         }
         if !state.inodes_counted {
             let counted = block.view(|map| bitmap::count_zeros(map, self.geo.inodes_per_group));
@@ -948,7 +924,34 @@ fn zone_of(geo: &Geometry, group: GroupNo, descriptor: &Descriptor) -> Range<u32
     start..(start + bits / ZONE_SHARE).min(bits)
 }
 
-fn fixed_ranges(geo: &Geometry, descriptors: &[Descriptor]) -> Vec<Range<u64>> {
+/// Compares the checksum of a bitmap, which its descriptor holds, with the bytes that it covers.
+pub(crate) fn check_bitmap(geo: &Geometry, covered: &[u8], stored: u32, place: Place) -> Result<()> {
+    match Descriptor::sum_of_bitmap(covered, geo) {
+        Some(sum) if sum != stored => {
+            let problem = format!("its checksum is {sum:#010x}, but the group's descriptor has {stored:#010x}");
+            Err(damaged(place.damage(problem)))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Makes the bitmap of a group whose bitmap was never written: nothing is in use but the volume's own metadata, which
+/// is in the `fixed` ranges.
+pub(crate) fn make_block_bitmap(geo: &Geometry, fixed: &[Range<u64>], group: GroupNo, map: &mut [u8]) {
+    let own = geo.group_range(group);
+    let cluster = |block: u64| ((block - own.start) / u64::from(geo.cluster_blocks)) as u32;
+    map.fill(0);
+    let first = fixed.partition_point(|range| range.end <= own.start);
+    for range in fixed[first..].iter().take_while(|range| range.start < own.end) {
+        let (start, end) = (range.start.max(own.start), range.end.min(own.end));
+        bitmap::set_range(map, cluster(start)..cluster(end - 1) + 1);
+    }
+    bitmap::pad(map, geo.group_clusters(group));
+}
+
+/// Returns the blocks of the volume's own metadata, ascending: copies of the superblock and descriptors with their
+/// reserve, bitmaps, inode tables.
+pub(crate) fn fixed_ranges(geo: &Geometry, descriptors: &[Descriptor]) -> Vec<Range<u64>> {
     let mut ranges = Vec::with_capacity(descriptors.len() * 4);
     for (at, descriptor) in descriptors.iter().enumerate() {
         let group = GroupNo(at as u32);

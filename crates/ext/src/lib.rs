@@ -38,6 +38,7 @@
 //! |---|---|
 //! | [`format`](mod@format) | the bytes and their meaning: pure, no device |
 //! | [`mkfs`] | makes an empty volume |
+//! | [`tune`] | changes a volume that is not in use: label, UUID, reserve, a journal |
 //! | [`check`] | finds and repairs errors of a volume; the scanning pass |
 //! | [`engine`] | a mounted volume: [`Ext`] implements `moafs_vfs::Format` |
 //! | [`meta`] | metadata blocks in memory, and the order in which they reach the disk |
@@ -64,6 +65,7 @@ pub(crate) mod judge;
 pub mod meta;
 pub mod mkfs;
 pub mod place;
+pub mod tune;
 mod write;
 
 pub use engine::{Ext, OpenOptions};

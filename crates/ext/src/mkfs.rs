@@ -16,11 +16,11 @@ mod error;
 pub mod features;
 pub mod layout;
 mod options;
-mod shape;
+pub(crate) mod shape;
 #[cfg(test)]
 mod tests;
 pub mod usage;
-mod write;
+pub(crate) mod write;
 
 use moafs_disk::{Disk, SECTOR};
 

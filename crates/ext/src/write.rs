@@ -22,3 +22,12 @@ pub(crate) fn write_all(disk: &SharedDisk, writes: Vec<Request>) -> Result<Epoch
     }
     full.map_or(Ok(newest), Err)
 }
+
+/// Writes metadata, and returns when it is durable. `doing` says what the flush is for.
+///
+/// # Errors
+/// As [`write_all`], and those of the flush.
+pub(crate) fn write_durably(disk: &SharedDisk, writes: Vec<Request>, doing: &'static str) -> Result<()> {
+    let epoch = write_all(disk, writes)?;
+    disk.make_durable(epoch).map_err(|source| Error::disk(doing, source))
+}

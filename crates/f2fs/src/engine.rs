@@ -89,6 +89,7 @@ use crate::place::log_choice::{BlockFacts, data_log};
 use crate::place::temperature::FileBlocks;
 
 pub use incore::Incore;
+pub(crate) use mount::read_superblock;
 pub use op::F2fsOp;
 pub use options::OpenOptions;
 pub use space::LogCounters;

@@ -39,6 +39,7 @@
 //! |---|---|
 //! | [`format`](mod@format) | the bytes and their meaning: pure, no device |
 //! | [`mkfs`] | makes an empty volume |
+//! | [`tune`] | changes label and UUID of a volume that is not in use |
 //! | [`check`] | finds what is wrong with a volume |
 //! | [`engine`] | a mounted volume: [`F2fs`] implements `moafs_vfs::Format` |
 //! | [`clean`] | which segments are cleaned, and in which order their blocks leave; each policy one file |
@@ -54,5 +55,6 @@ pub mod format;
 mod judge;
 pub mod mkfs;
 pub mod place;
+pub mod tune;
 
 pub use engine::{F2fs, OpenOptions};

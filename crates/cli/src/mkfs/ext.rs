@@ -84,7 +84,8 @@ fn system(name: &str) -> Result<&'static System, String> {
     features::system(name).ok_or_else(|| format!("known systems are {}", known()))
 }
 
-fn journal_bytes(text: &str) -> Result<u64, String> {
+/// Reads the size of a journal, in bytes.
+pub(crate) fn journal_bytes(text: &str) -> Result<u64, String> {
     let size =
         text.strip_prefix("size=").and_then(|size| size.parse::<u64>().ok()).and_then(|mib| mib.checked_mul(1 << 20));
     size.ok_or_else(|| "give size=N, in MiB; a journal has no other options".to_owned())

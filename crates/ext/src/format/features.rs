@@ -198,7 +198,8 @@ pub enum Made {
 }
 
 const READ: &str = "not supported for writing; the volume can only be read";
-const UNJOURNALED: &str = "without a journal not supported for writing; the volume can only be read";
+const UNJOURNALED: &str =
+    "without a journal not supported for writing, and the volume can only be read; `moafs tune -j` adds a journal";
 const KERNEL: &str = "not supported: mount it with the kernel";
 const JOURNAL: &str = "this is the journal of another volume";
 

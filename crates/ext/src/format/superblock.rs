@@ -19,6 +19,8 @@ use super::{
 
 /// Bytes in a superblock.
 pub const SUPERBLOCK_BYTES: usize = 1024;
+/// Bytes of the longest label.
+pub const LABEL_BYTES: usize = 16;
 /// The byte at which the primary superblock starts, for every block size.
 pub const SUPERBLOCK_OFFSET: u64 = 1024;
 /// The value of `s_magic`.
@@ -474,12 +476,12 @@ impl Superblock {
 
     /// Returns `s_volume_name` up to the first NUL.
     pub fn label(&self) -> &[u8] {
-        until_nul(&self.raw[0x78..0x88])
+        until_nul(&self.raw[0x78..0x78 + LABEL_BYTES])
     }
 
     /// Sets `s_volume_name`; bytes beyond the first 16 are cut off.
     pub fn set_label(&mut self, label: &[u8]) {
-        store_padded(&mut self.raw[0x78..0x88], label);
+        store_padded(&mut self.raw[0x78..0x78 + LABEL_BYTES], label);
     }
 
     /// Returns `s_last_mounted` up to the first NUL.

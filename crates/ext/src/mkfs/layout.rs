@@ -35,26 +35,26 @@ pub struct VolumeLayout {
     /// The descriptors of all groups, without checksums.
     pub descriptors: Vec<Descriptor>,
     /// All blocks in use.
-    pub(super) used: BlockSet,
+    pub(crate) used: BlockSet,
     /// The root directory, lost+found and the other files.
-    pub(super) files: Vec<PlannedFile>,
+    pub(crate) files: Vec<PlannedFile>,
 }
 
 /// A file of a new volume.
 #[derive(Debug, Clone)]
-pub(super) struct PlannedFile {
+pub(crate) struct PlannedFile {
     pub(super) ino: InodeNo,
-    pub(super) inode: Inode,
+    pub(crate) inode: Inode,
     pub(super) contents: Contents,
     /// The blocks of the file, ascending in the file.
-    pub(super) data: Vec<Range<u64>>,
+    pub(crate) data: Vec<Range<u64>>,
     /// The blocks of its map.
-    pub(super) nodes: Vec<MapNode>,
+    pub(crate) nodes: Vec<MapNode>,
 }
 
 /// The contents of a file of a new volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Contents {
+pub(crate) enum Contents {
     /// The root directory.
     Root,
     /// The directory lost+found.
@@ -69,18 +69,31 @@ pub(super) enum Contents {
 
 /// A block of a file's map.
 #[derive(Debug, Clone)]
-pub(super) struct MapNode {
-    pub(super) block: BlockNo,
+pub(crate) struct MapNode {
+    pub(crate) block: BlockNo,
     pub(super) contents: MapContents,
 }
 
 /// The contents of a block of a file's map.
 #[derive(Debug, Clone)]
-pub(super) enum MapContents {
+pub(crate) enum MapContents {
     /// An indirect block: index of the entry, and pointer.
     Pointers(Vec<(u32, u32)>),
     /// A node of the extent tree, without its checksum.
     Extents(Vec<u8>),
+}
+
+/// Finds a place for a journal of `blocks` blocks on a volume that is in use, from block `from` on and outside of the
+/// used blocks of `volume`. The journal is the one file of the result, whose superblock names it.
+pub(crate) fn place_journal(
+    volume: VolumeLayout,
+    blocks: u32,
+    from: u64,
+    now: Timestamp,
+) -> Result<VolumeLayout, MkfsError> {
+    let mut planner = Planner { layout: VolumeLayout { files: Vec::new(), ..volume }, now };
+    planner.place_journal(blocks, from)?;
+    Ok(planner.layout)
 }
 
 /// Finds a place for everything.
@@ -100,7 +113,10 @@ pub(super) fn place(shape: Shape, options: &MkfsOptions) -> Result<VolumeLayout,
     planner.place_groups()?;
     planner.place_directories(options.root_owner)?;
     planner.place_reserve()?;
-    planner.place_journal(journal_blocks)?;
+    if journal_blocks > 0 {
+        let from = planner.start_of_journal();
+        planner.place_journal(journal_blocks, from)?;
+    }
     planner.place_orphan_file()?;
     planner.count(options.lazy_tables);
     Ok(planner.layout)
@@ -331,16 +347,17 @@ impl Planner {
         Ok(())
     }
 
-    fn place_journal(&mut self, blocks: u32) -> Result<(), MkfsError> {
-        if blocks == 0 {
-            return Ok(());
-        }
-        let inode = self.inode(0o100_600, 1, u64::from(blocks) * u64::from(self.geo().block_size));
-        let from = if self.geo().incompat.contains(Incompat::EXTENT) {
+    /// Returns the block from which on the journal of a new volume is placed.
+    fn start_of_journal(&self) -> u64 {
+        if self.geo().incompat.contains(Incompat::EXTENT) {
             self.geo().group_start(self.journal_group()).0
         } else {
             self.geo().first_data_block
-        };
+        }
+    }
+
+    fn place_journal(&mut self, blocks: u32, from: u64) -> Result<(), MkfsError> {
+        let inode = self.inode(0o100_600, 1, u64::from(blocks) * u64::from(self.geo().block_size));
         self.place_file(InodeNo::JOURNAL, inode, Contents::Journal, from)?;
         let journal = self.layout.files.last().expect("it was just placed").inode.clone();
         self.layout.superblock.set_journal_inum(InodeNo::JOURNAL.0);

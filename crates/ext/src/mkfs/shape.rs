@@ -267,13 +267,19 @@ fn journal_blocks(sb: &mut Superblock, geo: &Geometry, options: &MkfsOptions) ->
     if !sb.compat().contains(Compat::HAS_JOURNAL) {
         return Ok(0);
     }
-    let block_size = u64::from(geo.block_size);
-    let blocks = match options.journal_bytes {
-        Some(bytes) => bytes / block_size,
-        None => default_journal_blocks(geo.blocks),
-    };
-    if options.journal_bytes.is_none() && blocks == 0 {
+    let blocks = sized_journal(geo, options.journal_bytes)?;
+    if blocks == 0 {
         sb.set_compat(sb.compat() - Compat::HAS_JOURNAL - Compat::ORPHAN_FILE);
+    }
+    Ok(blocks)
+}
+
+/// Returns the number of blocks of a journal of so many bytes, or of the size that fits the volume: 0 if the volume is
+/// too small for one.
+pub(crate) fn sized_journal(geo: &Geometry, bytes: Option<u64>) -> Result<u32, MkfsError> {
+    let block_size = u64::from(geo.block_size);
+    let blocks = bytes.map_or_else(|| default_journal_blocks(geo.blocks), |bytes| bytes / block_size);
+    if bytes.is_none() && blocks == 0 {
         return Ok(0);
     }
     if !(JOURNAL_BLOCKS_MIN..=JOURNAL_BLOCKS_MAX).contains(&blocks) {

@@ -23,10 +23,21 @@ pub(super) fn write(disk: &dyn Disk, layout: &VolumeLayout, options: &MkfsOption
     writer.zero_tables(layout, options.lazy_tables)?;
     let descriptors = writer.write_bitmaps(layout)?;
     for file in &layout.files {
-        writer.write_file(file, layout, options)?;
+        writer.write_file(file, layout.has_journal(), &options.uuid)?;
     }
     writer.write_inodes(layout)?;
     writer.write_heads(layout, &descriptors)
+}
+
+/// Writes the journal of a layout, with an empty log, and its map. The caller writes what the volume's other
+/// structures say of it.
+pub(crate) fn write_journal(disk: &dyn Disk, layout: &VolumeLayout, uuid: &[u8; 16]) -> Result<(), MkfsError> {
+    let doing = "write the journal";
+    let mut writer = Writer { disk, geo: &layout.geometry, batch: Vec::new() };
+    writer.zero_journal(layout)?;
+    layout.files.iter().try_for_each(|file| writer.write_file(file, true, uuid))?;
+    writer.submit(doing)?;
+    writer.flush(doing)
 }
 
 struct Writer<'a> {
@@ -101,6 +112,11 @@ impl Writer<'_> {
         if let Some(run) = together {
             self.write_zeros(run, Kind::Inodes, doing)?;
         }
+        self.zero_journal(layout)
+    }
+
+    fn zero_journal(&mut self, layout: &VolumeLayout) -> Result<(), MkfsError> {
+        let doing = "zero the journal";
         for run in layout.files.iter().filter(|file| file.contents == Contents::Journal).flat_map(|file| &file.data) {
             self.write_zeros(run.clone(), Kind::Journal, doing)?;
         }
@@ -133,21 +149,17 @@ impl Writer<'_> {
         Ok(descriptors)
     }
 
-    fn write_file(
-        &mut self,
-        file: &PlannedFile,
-        layout: &VolumeLayout,
-        options: &MkfsOptions,
-    ) -> Result<(), MkfsError> {
+    /// Writes the contents of a file and its map. `has_journal`: directories are those of a volume with a journal.
+    fn write_file(&mut self, file: &PlannedFile, has_journal: bool, uuid: &[u8; 16]) -> Result<(), MkfsError> {
         self.write_map(file)?;
         let geo = self.geo;
         let owner = file.inode.owner(file.ino);
-        let form = dir::Form { is_whole: layout.has_journal(), ..dir::Form::of(geo) };
+        let form = dir::Form { is_whole: has_journal, ..dir::Form::of(geo) };
         let mut blocks = file.data.iter().flat_map(Range::clone).map(BlockNo).enumerate();
         match file.contents {
             Contents::Reserve => Ok(()),
             Contents::Journal => {
-                let head = journal::new_superblock(geo.block_size, file.data_blocks() as u32, &options.uuid);
+                let head = journal::new_superblock(geo.block_size, file.data_blocks() as u32, uuid);
                 let block = page_with(geo, &head);
                 self.write(vec![block.freeze()], BlockNo(file.data[0].start), Kind::Journal)
             }

@@ -240,7 +240,7 @@ fn read_blocks(disk: &SharedDisk, first: u32, blocks: u32, what: &str) -> Result
 }
 
 /// Reads the first sound superblock.
-pub(super) fn read_superblock(disk: &SharedDisk) -> Result<Superblock> {
+pub(crate) fn read_superblock(disk: &SharedDisk) -> Result<Superblock> {
     let mut first = None;
     for copy in 0..2 {
         let bytes = disk.read(at(copy.into()), BLOCK, Tag::volume(Kind::Superblock));

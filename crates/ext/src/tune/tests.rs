@@ -1,0 +1,167 @@
+//! Tests of changes of volumes that are not in use, judged by e2fsck.
+
+use std::sync::Arc;
+
+use moafs_disk::mem::MemDisk;
+use moafs_disk::{DiskExt, Lba, SharedDisk};
+use moafs_runtime::{Live, Rt, Timestamp};
+use moafs_vfs::api::NewFile;
+use moafs_vfs::types::{FileKind, Ino, Name};
+use moafs_vfs::{Credentials, Options, Vfs};
+
+use super::*;
+use crate::format::superblock::Compat;
+use crate::judge;
+use crate::mkfs::features::FeatureSet;
+use crate::mkfs::{MkfsOptions, mkfs};
+use crate::{Ext, OpenOptions};
+
+const NOW: Timestamp = Timestamp { secs: 1_700_000_000, nanos: 0 };
+const UUID: [u8; 16] = [7; 16];
+const OTHER: [u8; 16] = [9; 16];
+
+/// Returns an empty volume of 64 MiB with these features, as `mkfs -O` reads them.
+fn volume(block_size: u32, wish: &[&str]) -> Arc<MemDisk> {
+    let disk = Arc::new(MemDisk::new(64 << 11));
+    let mut features = FeatureSet::EXT4;
+    wish.iter().for_each(|name| features.apply(name).expect("a feature"));
+    let options = MkfsOptions { block_size: Some(block_size), features, ..MkfsOptions::new(UUID, UUID, NOW) };
+    mkfs(&*disk, &options).expect("a volume");
+    disk
+}
+
+fn open(disk: &Arc<MemDisk>) -> Vfs<Ext> {
+    let (rt, disk): (Rt, SharedDisk) = (Live::new(), disk.clone());
+    let format = Ext::open(disk.clone(), rt.clone(), OpenOptions::default()).expect("the volume opens for writing");
+    Vfs::new(format, disk, rt, Options::default())
+}
+
+fn write_file(vfs: &Vfs<Ext>, name: &str, blocks: usize) -> Ino {
+    let new = NewFile { kind: FileKind::Regular, perm: 0o644, umask: 0, rdev: 0, target: None };
+    let who = Credentials::root();
+    let file = vfs.create(&who, Ino(2), Name::new(name.as_bytes()).unwrap(), &new).expect("room for a file").ino;
+    vfs.write(&who, file, 0, &vec![0xA5; blocks * 1024], false).expect("room for its data");
+    vfs.fsync(file, false).expect("it is written");
+    file
+}
+
+fn shared(disk: &Arc<MemDisk>) -> SharedDisk {
+    disk.clone()
+}
+
+const WITHOUT_JOURNAL: [&[&str]; 6] = [
+    &["^has_journal"],
+    &["^has_journal", "^metadata_csum", "uninit_bg"],
+    &["^has_journal", "^metadata_csum", "^64bit", "^extent"],
+    &["^has_journal", "^flex_bg", "^resize_inode", "meta_bg"],
+    &["^has_journal", "^sparse_super", "^resize_inode"],
+    &["^has_journal", "^metadata_csum", "^64bit", "^extent", "^flex_bg", "^huge_file", "^dir_nlink", "^extra_isize"],
+];
+
+#[test]
+fn a_volume_gets_a_journal_and_is_written_through_it() {
+    for block_size in [1024, 4096] {
+        for features in WITHOUT_JOURNAL {
+            let what = format!("{block_size} {features:?}");
+            let disk = volume(block_size, features);
+            tune(&shared(&disk), &[Change::AddJournal(None)], NOW).unwrap_or_else(|e| panic!("{what}: {e}"));
+            judge::assert_clean(&disk, &what);
+            let vfs = open(&disk);
+            write_file(&vfs, "after", 300);
+            vfs.close().unwrap();
+            judge::assert_clean(&disk, &what);
+            let sb = read_superblock(&shared(&disk)).unwrap();
+            assert!(sb.compat().contains(Compat::HAS_JOURNAL), "{what}");
+        }
+    }
+}
+
+#[test]
+fn a_journal_fits_into_the_holes_of_a_full_volume() {
+    let disk = volume(1024, WITHOUT_JOURNAL[5]);
+    let vfs = open(&disk);
+    let name = |i: u32| format!("file-{i}");
+    let files = 1400;
+    for i in 0..files {
+        write_file(&vfs, &name(i), 40);
+    }
+    let who = Credentials::root();
+    for i in (0..files).step_by(2) {
+        vfs.unlink(&who, Ino(2), Name::new(name(i).as_bytes()).unwrap()).unwrap();
+    }
+    vfs.close().unwrap();
+    judge::assert_clean(&disk, "the fragmented volume");
+    tune(&shared(&disk), &[Change::AddJournal(Some(8 << 20))], NOW).unwrap();
+    judge::assert_clean(&disk, "the journal in holes");
+    let vfs = open(&disk);
+    let file = vfs.lookup(&who, Ino(2), Name::new(b"file-1").unwrap()).unwrap().ino;
+    let mut bytes = vec![0; 40 << 10];
+    vfs.read(file, 0, &mut bytes).unwrap();
+    assert!(bytes.iter().all(|byte| *byte == 0xA5));
+    vfs.close().unwrap();
+    judge::assert_clean(&disk, "the volume after it was used");
+}
+
+#[test]
+fn label_uuid_reserve_and_behaviour_are_in_all_copies_and_checksums_stay_right() {
+    for features in [&["^uninit_bg"][..], &["^metadata_csum_seed"], &["^metadata_csum"], WITHOUT_JOURNAL[5]] {
+        let what = format!("{features:?}");
+        let disk = volume(1024, features);
+        let changes = [
+            Change::Label(b"sixteen bytes ok".to_vec()),
+            Change::Uuid(OTHER),
+            Change::Reserve(Reserve::Percent(1.0)),
+            Change::OnErrors(OnErrors::RemountReadOnly),
+        ];
+        tune(&shared(&disk), &changes, NOW).unwrap_or_else(|e| panic!("{what}: {e}"));
+        judge::assert_clean(&disk, &what);
+        let sb = read_superblock(&shared(&disk)).unwrap();
+        let geo = geometry_of(&sb, &shared(&disk)).unwrap();
+        let copies = geo.groups_with_copies().map(|group| geo.byte_of(geo.group_start(group)));
+        for at in copies.chain([1024]) {
+            let bytes = disk.read(Lba::from_byte(at), 1024, Tag::volume(Kind::Superblock)).unwrap();
+            let copy = Superblock::parse(&bytes).unwrap();
+            copy.verify().unwrap();
+            assert_eq!((copy.label(), copy.uuid()), (&b"sixteen bytes ok"[..], OTHER), "{what}, byte {at}");
+            assert_eq!((copy.reserved_blocks(), copy.errors()), (655, 2), "{what}, byte {at}");
+        }
+        let vfs = open(&disk);
+        write_file(&vfs, "after", 10);
+        vfs.close().unwrap();
+        judge::assert_clean(&disk, &what);
+    }
+}
+
+#[test]
+fn impossible_changes_are_named_and_change_nothing() {
+    let refused = |features: &[&str], change: Change| {
+        let disk = volume(1024, features);
+        let before = read_superblock(&shared(&disk)).unwrap();
+        let problem = tune(&shared(&disk), &[Change::Label(b"x".to_vec()), change], NOW).unwrap_err().to_string();
+        assert!(read_superblock(&shared(&disk)).unwrap() == before, "{problem}: the superblock changed");
+        problem
+    };
+    assert_eq!(refused(&[], Change::AddJournal(None)), "the volume has a journal");
+    let tiny = refused(&["^has_journal"], Change::AddJournal(Some(1 << 10)));
+    assert!(tiny.starts_with("cannot add a journal: journal size in blocks 1 is not possible"), "{tiny}");
+    let large = refused(&[], Change::Reserve(Reserve::Percent(51.0)));
+    assert_eq!(large, "at most 50 % of the volume can be kept for root: 32768 blocks");
+    let label = refused(&[], Change::Label(vec![b'x'; 17]));
+    assert_eq!(label, "a label has at most 16 bytes, this one has 17");
+    let uuid = refused(&["^metadata_csum", "uninit_bg"], Change::Uuid(OTHER));
+    assert!(uuid.contains("tune2fs -U"), "{uuid}");
+}
+
+#[test]
+fn a_volume_that_was_not_unmounted_is_checked_first() {
+    let disk = volume(1024, WITHOUT_JOURNAL[5]);
+    let vfs = open(&disk);
+    write_file(&vfs, "before", 10);
+    // A copy of the disk as it is while the volume is mounted.
+    let bytes = disk.read(Lba(0), 64 << 20, Tag::volume(Kind::Data)).unwrap();
+    let copy = Arc::new(MemDisk::new(64 << 11));
+    copy.write(Lba(0), bytes.freeze(), Tag::volume(Kind::Data)).unwrap();
+    vfs.close().unwrap();
+    let problem = tune(&shared(&copy), &[Change::AddJournal(None)], NOW).unwrap_err().to_string();
+    assert_eq!(problem, "the volume was not unmounted in order: run `moafs fsck` on it first");
+}
