@@ -796,7 +796,7 @@ fn work(image: MemDisk, seed: u64, steps: usize, closes: bool) -> Arc<CrashRecor
 
 #[test]
 fn several_clients_beside_recovery_lose_nothing_and_leave_nothing() {
-    let seeds = std::env::var("MOAFS_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(12);
+    let seeds = std::env::var("MOAFS_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(200);
     let first = std::env::var("MOAFS_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(0);
     for seed in first..first + seeds {
         let mut rng = Pcg64Mcg::seed_from_u64(seed);
