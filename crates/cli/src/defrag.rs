@@ -12,12 +12,13 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use moafs_mount::defrag::{DefragCommand, DefragJob, DefragStatus};
 use moafs_mount::mount_table;
-use moafs_mount::options::parse_bytes;
+use moafs_mount::size;
 use moafs_vfs::Format;
 use moafs_vfs::defrag::{DefragOptions, DefragReport, ReadCost, StopReason};
 use serde::Serialize;
 
 use crate::error::{CliError, INTERRUPTED, Result};
+use crate::files::tree::{LastLink, Tree};
 use crate::files::volume_tree::VolumeTree;
 use crate::output;
 use crate::place::{Inside, Place};
@@ -53,7 +54,7 @@ pub(crate) struct DefragArgs {
     #[arg(short = 'n', long)]
     dry_run: bool,
     /// Move at most this much
-    #[arg(long, value_name = "SIZE", value_parser = size)]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     max_bytes: Option<u64>,
     /// Print the outcome as JSON
     #[arg(long)]
@@ -61,10 +62,6 @@ pub(crate) struct DefragArgs {
     /// Show no progress
     #[arg(short, long)]
     quiet: bool,
-}
-
-fn size(text: &str) -> Result<u64, String> {
-    parse_bytes(text).ok_or_else(|| "give a size such as 512K, 100M or 2G".to_owned())
 }
 
 /// The outcome, as JSON shows it.
@@ -110,7 +107,7 @@ impl DefragArgs {
         let options = DefragOptions { max_bytes: self.max_bytes.unwrap_or(u64::MAX), dry_run: self.dry_run };
         let tree = VolumeTree::new(&volume.vfs, &place.image);
         let missing = || CliError::Usage(format!("{} does not exist", place.describe()));
-        let node = tree.walk(&place.path)?.ok_or_else(missing)?;
+        let node = tree.resolve(&place.path, LastLink::Kept)?.ok_or_else(missing)?;
         let bar = self.progress_bar();
         let done = volume.vfs.defragment(node.ino, &options, &mut |healed| {
             show(&bar, healed);

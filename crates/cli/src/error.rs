@@ -61,12 +61,8 @@ if you know its block, `moafs fsck --superblock BLOCK {0}` uses it",
     #[error("{0}")]
     Disk(#[from] DiskError),
     /// The image is in use by another process.
-    #[error(
-        "{} is in use: if it is mounted, work on the mount (`moafs umount` releases it), else wait for the other \
-             command",
-        escape::path(image)
-    )]
-    Busy { image: PathBuf },
+    #[error("{} is in use: {holder}", escape::path(image))]
+    Busy { image: PathBuf, holder: String },
     /// An experiment of the lab failed.
     #[error("{0}")]
     Lab(#[from] moafs_lab::LabError),
@@ -109,6 +105,9 @@ if you know its block, `moafs fsck --superblock BLOCK {0}` uses it",
              (moafs fsck)"
     )]
     MetBefore { at: String },
+    /// A directory that a walk through symbolic links met within itself.
+    #[error("{at}: a symbolic link leads back to a directory that it lies in; it is left out")]
+    LinkCycle { at: String },
     /// A directory whose `..` leads elsewhere than to the directory it was found in.
     #[error("{at}: this directory's parent is another one: it is left alone; check the volume (moafs fsck)")]
     OtherParent { at: String },

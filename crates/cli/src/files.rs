@@ -6,6 +6,7 @@
 pub(crate) mod cat;
 pub(crate) mod chmod;
 pub(crate) mod chown;
+mod color;
 pub(crate) mod copy;
 pub(crate) mod cp;
 mod destination;
@@ -17,7 +18,7 @@ pub(crate) mod ls;
 pub(crate) mod mkdir;
 mod mode;
 pub(crate) mod mv;
-mod paths;
+pub(crate) mod paths;
 pub(crate) mod rm;
 mod sizes;
 mod stage;
@@ -37,13 +38,13 @@ use crate::place::Inside;
 use tree::{LastLink, New, Tree};
 use volume_tree::{Held, VolumeTree};
 
-/// Returns the file at a place, or an error if there is none.
-fn existing<'v, F: Format>(tree: &VolumeTree<'v, F>, place: &Inside) -> Result<Held<'v, F>> {
-    found(tree, place, LastLink::Kept)
+/// Returns the file at a place, or an error if there is none. A symbolic link there is kept, unless a slash follows it.
+pub(crate) fn existing<T: Tree>(tree: &T, place: &Inside) -> Result<T::Node> {
+    found(tree, place, if place.path.ends_with(b"/") { LastLink::Followed } else { LastLink::Kept })
 }
 
 /// Returns the file at a place, or the one that a symbolic link there leads to.
-fn found<'v, F: Format>(tree: &VolumeTree<'v, F>, place: &Inside, last: LastLink) -> Result<Held<'v, F>> {
+pub(crate) fn found<T: Tree>(tree: &T, place: &Inside, last: LastLink) -> Result<T::Node> {
     let missing = || failure("looking up", place, libc::ENOENT);
     tree.resolve(&place.path, last)?.ok_or_else(missing)
 }

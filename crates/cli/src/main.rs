@@ -16,7 +16,9 @@
 //! | `trace_file` | the device's requests of a mount, in a file |
 //! | `format_name` | the formats of volumes, told apart by their first bytes |
 //! | `partition` | choosing a partition of a disk |
+//! | `holder`, `mounted` | the holder of an image that is in use, and the place where it is mounted |
 //! | `owner` | the owner of what a command makes |
+//! | `time` | times as people read them, as JSON has them, and as they are typed |
 //! | `volume`, `place`, `output`, `stop`, `error` | what they share |
 
 #![allow(clippy::result_large_err, reason = "an error ends the command: its size does not matter")]
@@ -28,11 +30,13 @@ mod files;
 mod format_name;
 mod fsck;
 mod helpers;
+mod holder;
 mod info;
 mod lab;
 mod map;
 mod mkfs;
 mod mount;
+mod mounted;
 mod output;
 mod owner;
 mod partition;
@@ -41,6 +45,7 @@ mod simdisk;
 mod stat;
 mod stop;
 mod swap;
+mod time;
 mod top;
 mod trace_file;
 mod tune;

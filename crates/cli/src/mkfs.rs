@@ -3,35 +3,34 @@
 mod ext;
 mod f2fs;
 mod new;
+mod old;
 
-use std::io::{self, BufRead, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 use moafs_disk::file::FileOptions;
-use moafs_disk::{Disk, DiskExt, FileDisk, Kind, Lba, MemDisk, SECTOR, SharedDisk, Tag};
+use moafs_disk::{Disk, FileDisk, MemDisk, SECTOR, SharedDisk};
+use moafs_mount::size;
 use moafs_mount::source::Source;
 use moafs_runtime::{Live, Rt};
 use serde::Serialize;
 use uuid::Uuid;
 
 pub(crate) use ext::journal_bytes;
-use new::{New, bytes};
+use new::New;
 
 use crate::error::{CliError, Result};
-use crate::format_name::FormatName;
 use crate::partition::{self, Part};
 use crate::{output, owner, volume};
-
-/// Bytes at the start of a volume that are searched for a volume worth keeping.
-const LOOK_BYTES: usize = 64 << 10;
 
 /// Make a volume
 ///
 /// In an image file, which is made (sparse) if it does not exist and SIZE is given, or on a block device. What is on
-/// it is lost: if that looks like a volume, mkfs asks first, or refuses where it cannot ask, unless -F is given.
+/// it is lost: if that is a volume or a partition table, mkfs asks first, or refuses where it cannot ask, unless -F is
+/// given.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -48,8 +47,8 @@ Exit code: 0 made, 1 not made.")]
 pub(crate) struct MkfsArgs {
     /// Image file or block device
     image: PathBuf,
-    /// Size of the volume, such as 512M or 20G (default: all there is)
-    #[arg(value_parser = bytes)]
+    /// Size of the volume, such as 512M, 1.5G or 100MB (default: all there is)
+    #[arg(value_parser = size::parse)]
     size: Option<u64>,
     /// Format of the volume
     #[arg(short = 't', long, value_enum, default_value_t = Type::Ext4)]
@@ -70,7 +69,7 @@ pub(crate) struct MkfsArgs {
     /// Show what would be made, and change nothing
     #[arg(short = 'n', long)]
     dry_run: bool,
-    /// Do not ask, even if there is a volume already
+    /// Do not ask, even if there is a volume or a partition table: say what is overwritten
     #[arg(short = 'F', long)]
     force: bool,
     /// Tell the device first that its contents are no longer needed
@@ -146,7 +145,7 @@ enum Made {
 impl MkfsArgs {
     pub(crate) fn run(self) -> Result<ExitCode> {
         self.check_options()?;
-        let (file, _) = partition::split(&self.image);
+        let (file, choice) = partition::split(&self.image);
         let new = New {
             image: &self.image,
             label: &self.label,
@@ -168,7 +167,11 @@ impl MkfsArgs {
             // Half a volume in a file of our own making is of no use.
             let _ = std::fs::remove_file(&self.image);
         }
-        self.tell(made?, &new)
+        let made = made?;
+        if !created && choice.is_none() {
+            old::erase_table_copy(&*disk)?;
+        }
+        self.tell(made, &new)
     }
 
     /// Refuses options of formats other than the one that is made.
@@ -223,43 +226,46 @@ impl MkfsArgs {
         let source = Source::of(&file)?;
         // Claimed until the disk itself is open, which claims devices as well.
         drop(source.claim()?);
-        if choice.is_none() {
-            self.grow_image(&source)?;
+        let open = || volume::open_part(&self.image, FileOptions::default(), &Part::Whole).map(|opened| opened.disk);
+        let mut disk = open()?;
+        self.allow_overwriting(&disk)?;
+        if choice.is_none() && self.grows(&source)? {
+            drop(disk);
+            self.grow(&source)?;
+            disk = open()?;
         }
-        let opened = volume::open_part(&self.image, FileOptions::default(), &Part::Whole)?;
-        if !self.force {
-            self.ask_before_overwriting(&opened.disk)?;
-        }
-        Ok(opened.disk)
+        Ok(disk)
     }
 
-    /// Extends an existing image that is shorter than asked for.
-    fn grow_image(&self, source: &Source) -> Result<()> {
-        let (Some(size), Source::Image(path)) = (self.size, source) else { return Ok(()) };
-        let fail = || CliError::host("resizing", path);
-        if path.metadata().map_err(fail())?.len() < size {
-            let file = std::fs::OpenOptions::new().write(true).open(path).map_err(fail())?;
-            file.set_len(size).map_err(fail())?;
-        }
-        Ok(())
+    /// Returns true if an existing image is shorter than asked for.
+    fn grows(&self, source: &Source) -> Result<bool> {
+        let (Some(size), Source::Image(path)) = (self.size, source) else { return Ok(false) };
+        Ok(path.metadata().map_err(CliError::host("looking at", path))?.len() < size)
     }
 
-    fn ask_before_overwriting(&self, disk: &SharedDisk) -> Result<()> {
-        let bytes = (disk.limits().sectors * SECTOR as u64).min(LOOK_BYTES as u64) as usize;
-        let head = disk.read(Lba(0), bytes, Tag::volume(Kind::Superblock))?;
-        let Some(found) = contents(&head) else { return Ok(()) };
+    fn grow(&self, source: &Source) -> Result<()> {
+        let fail = || CliError::host("resizing", source.path());
+        let file = std::fs::OpenOptions::new().write(true).open(source.path()).map_err(fail())?;
+        file.set_len(self.size.unwrap_or(0)).map_err(fail())
+    }
+
+    /// Asks before something is overwritten, and says what it is.
+    fn allow_overwriting(&self, disk: &SharedDisk) -> Result<()> {
+        let Some(found) = old::contents(disk)? else { return Ok(()) };
         let image = output::path(&self.image);
+        if self.force {
+            if !self.quiet {
+                output::complain(&format!("{image} holds {found}, which is overwritten"));
+            }
+            return Ok(());
+        }
         if !io::stdin().is_terminal() {
             return Err(CliError::Usage(format!("{image} holds {found}; -F overwrites it")));
         }
-        eprint!("{image} holds {found}. Overwrite it? [y/N] ");
-        let _ = io::stderr().flush();
-        let mut answer = String::new();
-        io::stdin().lock().read_line(&mut answer).map_err(CliError::host("reading", Path::new("the answer")))?;
-        match answer.trim() {
-            "y" | "Y" | "yes" => Ok(()),
-            _ => Err(CliError::Usage(format!("{image} was left as it is"))),
+        if output::confirm(&format!("{image} holds {found}. Overwrite it? [y/N]"))? {
+            return Ok(());
         }
+        Err(CliError::Usage(format!("{image} was left as it is")))
     }
 
     fn tell(&self, made: Made, new: &New<'_>) -> Result<ExitCode> {
@@ -284,46 +290,5 @@ impl Report<'_> {
         };
         let (image, size) = (output::path(self.image), output::size(bytes));
         format!("{image} {verb} an {} volume of {size} ({})\n{text}", self.format.name(), self.uuid)
-    }
-}
-
-/// Names the kind of volume that the first bytes look like; `None` if nothing is known to be lost.
-fn contents(head: &[u8]) -> Option<&'static str> {
-    // Offset, bytes, name of the contents.
-    const MAGICS: &[(usize, &[u8], &str)] = &[
-        (0, b"XFSB", "an XFS volume"),
-        (0, b"LUKS\xba\xbe", "an encrypted volume (LUKS)"),
-        (0, b"hsqs", "a squashfs volume"),
-        (3, b"NTFS    ", "an NTFS volume"),
-        (512, b"EFI PART", "a partition table (GPT)"),
-        (512, b"LABELONE", "an LVM volume"),
-        (4086, b"SWAPSPACE2", "a swap area"),
-        (32769, b"CD001", "an ISO 9660 volume"),
-        (510, b"\x55\xaa", "a partition table or a FAT volume"),
-    ];
-    match FormatName::of_head(head) {
-        Some(FormatName::Ext) => return Some("an ext2, ext3 or ext4 volume"),
-        Some(FormatName::F2fs) => return Some("an F2FS volume"),
-        None => {}
-    }
-    let known = MAGICS.iter().find(|(at, magic, _)| head.get(*at..*at + magic.len()) == Some(*magic));
-    known.map(|(.., what)| *what)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_worth_keeping_is_recognised() {
-        let mut head = vec![0; LOOK_BYTES];
-        assert_eq!(contents(&head), None);
-        head[510..512].copy_from_slice(b"\x55\xaa");
-        assert_eq!(contents(&head), Some("a partition table or a FAT volume"));
-        head[512..520].copy_from_slice(b"EFI PART");
-        assert_eq!(contents(&head), Some("a partition table (GPT)"));
-        head[1024 + 0x38..1024 + 0x3a].copy_from_slice(b"\x53\xef");
-        assert_eq!(contents(&head), Some("an ext2, ext3 or ext4 volume"));
-        assert_eq!(contents(&[0; 100]), None);
     }
 }

@@ -149,13 +149,14 @@ fn run_here(
     confine_unless_told(&settings);
     let claim = source.claim()?;
     let opened = open_source(image, &mut settings)?;
+    let first_byte = opened.first_byte;
     let traced = trace_to.map(|path| TraceFile::start(&opened.trace, path)).transpose()?;
     let any = volume::open_volume(image, opened, settings.volume.clone(), &settings.format)?;
     let engine = any.engine_counters();
     on_volume!(any, |volume| {
         let Volume { vfs, disk: volume_disk, trace, .. } = volume;
         let disk = Box::new(move || serde_json::to_value(trace.counters()).unwrap_or_default());
-        serve::serve(Mounting { vfs, volume_disk, source, claim, target, settings, disk, engine }, ready)
+        serve::serve(Mounting { vfs, volume_disk, source, first_byte, claim, target, settings, disk, engine }, ready)
     })
     .map_err(CliError::serve(image))?;
     traced.map_or(Ok(()), TraceFile::end)?;

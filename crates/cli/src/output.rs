@@ -1,11 +1,11 @@
-//! Output: JSON, sizes and times for people, progress.
+//! Output: JSON, sizes for people, questions, progress.
 
 use std::fmt::Display;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, BufRead, IsTerminal, Write};
+use std::path::Path;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use moafs_runtime::Timestamp;
 use serde::Serialize;
 
 use crate::error::{CliError, Result};
@@ -45,29 +45,6 @@ pub(crate) fn size(bytes: u64) -> String {
 /// Formats a share in percent.
 pub(crate) fn percent(part: u64, whole: u64) -> String {
     if whole == 0 { "-".to_owned() } else { format!("{:.1} %", part as f64 * 100.0 / whole as f64) }
-}
-
-/// Formats a time of day as `YYYY-MM-DD hh:mm:ss` UTC.
-pub(crate) fn time(at: Timestamp) -> String {
-    let (days, secs) = (at.secs.div_euclid(86_400), at.secs.rem_euclid(86_400));
-    let (year, month, day) = civil(days);
-    format!("{year:04}-{month:02}-{day:02} {:02}:{:02}:{:02}", secs / 3600, secs / 60 % 60, secs % 60)
-}
-
-/// Returns year, month and day of a day counted from 1970-01-01 (proleptic Gregorian calendar).
-/// Years are counted from March, so that the leap day is a year's last, in eras of 400 years of
-/// 146,097 days.
-fn civil(days: i64) -> (i64, i64, i64) {
-    const ERA_DAYS: i64 = 146_097;
-    // Days from 0000-03-01 to 1970-01-01.
-    let days = days + 719_468;
-    let (era, of_era) = (days.div_euclid(ERA_DAYS), days.rem_euclid(ERA_DAYS));
-    let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / (ERA_DAYS - 1)) / 365;
-    let of_year = of_era - (365 * year + year / 4 - year / 100);
-    let from_march = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * from_march + 2) / 5 + 1;
-    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
-    (year + era * 400 + i64::from(month <= 2), month, day)
 }
 
 /// Reports a failure on standard error.
@@ -110,6 +87,15 @@ pub(crate) fn json_text(value: &impl Serialize) -> Result<String> {
     Ok(safe)
 }
 
+/// Asks a question on standard error, and returns true if the answer on standard input begins with y. No answer is no.
+pub(crate) fn confirm(question: &str) -> Result<bool> {
+    eprint!("{question} ");
+    let _ = io::stderr().flush();
+    let mut answer = String::new();
+    io::stdin().lock().read_line(&mut answer).map_err(CliError::host("reading", Path::new("the answer")))?;
+    Ok(answer.trim_start().starts_with(['y', 'Y']))
+}
+
 /// Returns a spinner that counts files, on terminals only.
 pub(crate) fn spinner(doing: &'static str) -> ProgressBar {
     if !io::stderr().is_terminal() {
@@ -148,18 +134,6 @@ mod tests {
             assert_eq!(size(bytes), text);
         }
         assert_eq!(size(u64::MAX), "16 EiB");
-    }
-
-    #[test]
-    fn times_follow_the_calendar() {
-        for (secs, text) in [
-            (0, "1970-01-01 00:00:00"),
-            (951_782_400, "2000-02-29 00:00:00"),
-            (-1, "1969-12-31 23:59:59"),
-            (4_107_542_400, "2100-03-01 00:00:00"),
-        ] {
-            assert_eq!(time(Timestamp::new(secs, 0)), text);
-        }
     }
 
     #[test]

@@ -28,6 +28,12 @@ pub(crate) enum Part {
     Bytes { offset: u64, len: Option<u64> },
 }
 
+/// The disk of a volume, and its first sector on the disk that was opened.
+pub(crate) struct Chosen {
+    pub(crate) disk: SharedDisk,
+    pub(crate) first: Lba,
+}
+
 /// A partition, and the volume on it.
 struct Found {
     partition: Partition,
@@ -92,16 +98,20 @@ pub(crate) fn join(image: &Path, choice: Option<&str>) -> PathBuf {
 }
 
 /// Returns the disk on which a command looks for its volume. `image` is the path without `choice`.
-pub(crate) fn choose(image: &Path, disk: SharedDisk, choice: Option<&str>, part: &Part) -> Result<SharedDisk> {
+pub(crate) fn choose(image: &Path, disk: SharedDisk, choice: Option<&str>, part: &Part) -> Result<Chosen> {
     match (choice, part) {
         (Some(choice), _) => chosen(image, &disk, choice),
         (None, Part::OnlyVolume) => only_volume(image, disk),
-        (None, Part::Whole) => Ok(disk),
+        (None, Part::Whole) => Ok(whole(disk)),
         (None, Part::Bytes { offset, len }) => bytes(image, &disk, *offset, *len),
     }
 }
 
-fn bytes(image: &Path, disk: &SharedDisk, offset: u64, len: Option<u64>) -> Result<SharedDisk> {
+fn whole(disk: SharedDisk) -> Chosen {
+    Chosen { disk, first: Lba(0) }
+}
+
+fn bytes(image: &Path, disk: &SharedDisk, offset: u64, len: Option<u64>) -> Result<Chosen> {
     let sector = SECTOR as u64;
     if !offset.is_multiple_of(sector) {
         return Err(CliError::Usage(format!("an offset of {offset} bytes is not a multiple of {sector}")));
@@ -116,7 +126,7 @@ fn bytes(image: &Path, disk: &SharedDisk, offset: u64, len: Option<u64>) -> Resu
     part_of(disk, Lba(offset / sector), sectors)
 }
 
-fn chosen(image: &Path, disk: &SharedDisk, choice: &str) -> Result<SharedDisk> {
+fn chosen(image: &Path, disk: &SharedDisk, choice: &str) -> Result<Chosen> {
     let Some(found) = partitions(disk)? else {
         return Err(CliError::Usage(format!("{} has no partitions", output::path(image))));
     };
@@ -137,11 +147,11 @@ fn chosen(image: &Path, disk: &SharedDisk, choice: &str) -> Result<SharedDisk> {
 }
 
 /// Returns the disk as it is if it begins with a volume, or has no partitions: then errors speak of it.
-fn only_volume(image: &Path, disk: SharedDisk) -> Result<SharedDisk> {
+fn only_volume(image: &Path, disk: SharedDisk) -> Result<Chosen> {
     if FormatName::of_head(&read_head(&disk)?).is_some() {
-        return Ok(disk);
+        return Ok(whole(disk));
     }
-    let Some(found) = partitions(&disk)? else { return Ok(disk) };
+    let Some(found) = partitions(&disk)? else { return Ok(whole(disk)) };
     let mut volumes = found.iter().filter(|found| found.volume.is_some());
     match (volumes.next(), volumes.next()) {
         (Some(one), None) => disk_of(&disk, &one.partition),
@@ -153,12 +163,12 @@ fn only_volume(image: &Path, disk: SharedDisk) -> Result<SharedDisk> {
     }
 }
 
-fn disk_of(disk: &SharedDisk, partition: &Partition) -> Result<SharedDisk> {
+fn disk_of(disk: &SharedDisk, partition: &Partition) -> Result<Chosen> {
     part_of(disk, partition.first, partition.sectors)
 }
 
-fn part_of(disk: &SharedDisk, first: Lba, sectors: u64) -> Result<SharedDisk> {
-    Ok(Arc::new(PartitionDisk::new(Arc::clone(disk), first, sectors)?))
+fn part_of(disk: &SharedDisk, first: Lba, sectors: u64) -> Result<Chosen> {
+    Ok(Chosen { disk: Arc::new(PartitionDisk::new(Arc::clone(disk), first, sectors)?), first })
 }
 
 /// Returns the partitions of a disk; `None` if it has no table.
@@ -166,7 +176,7 @@ fn partitions(disk: &SharedDisk) -> Result<Option<Vec<Found>>> {
     let Some(table) = PartitionTable::read(&**disk)? else { return Ok(None) };
     let mut found = Vec::new();
     for partition in table.partitions {
-        let volume = if partition.fits { volume_on(&disk_of(disk, &partition)?)? } else { None };
+        let volume = if partition.fits { volume_on(&disk_of(disk, &partition)?.disk)? } else { None };
         found.push(Found { partition, volume });
     }
     Ok(Some(found))
@@ -191,6 +201,15 @@ fn volume_on(disk: &SharedDisk) -> Result<Option<Volume>> {
     };
     let (format, label, uuid) = known.unwrap_or((format.name(), String::new(), [0; 16]));
     Ok(Some(Volume { format, label, uuid: Uuid::from_bytes(uuid) }))
+}
+
+/// Names the volume that a disk begins with: `an ext4 volume (data)`.
+pub(crate) fn volume_words(disk: &SharedDisk) -> Result<Option<String>> {
+    let words = |Volume { format, label, .. }: Volume| match label.as_str() {
+        "" => format!("an {format} volume"),
+        label => format!("an {format} volume ({})", output::name(label.as_bytes())),
+    };
+    Ok(volume_on(disk)?.map(words))
 }
 
 impl Found {

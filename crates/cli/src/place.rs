@@ -63,6 +63,12 @@ pub(crate) fn is_same_volume(one: &Path, other: &Path) -> bool {
     one == other || (id(one).is_some() && id(one) == id(other))
 }
 
+/// Returns true if both names lead to volumes on one image or device, on whatever partitions.
+pub(crate) fn is_same_disk(one: &Path, other: &Path) -> bool {
+    let id = |name: &Path| partition::split(name).0.metadata().ok().map(|meta| (meta.dev(), meta.ino()));
+    id(one).is_some() && id(one) == id(other)
+}
+
 /// Returns the part of `IMAGE:PATH` before the first colon, without a choice of a partition.
 fn image_of(place: &Path) -> PathBuf {
     let bytes = place.as_os_str().as_bytes();

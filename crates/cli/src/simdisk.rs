@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 use clap::Args;
-use moafs_mount::options::parse_bytes;
 use moafs_mount::serve::check_target;
+use moafs_mount::size;
 use moafs_simdisk::{Model, Pace, SimDisk, serve};
 
 use crate::error::{CliError, Result};
@@ -40,7 +40,7 @@ pub(crate) struct SimdiskArgs {
     #[arg(short, long, value_name = "NAME")]
     model: String,
     /// Use only so much of it, from its start (default: all)
-    #[arg(short, long, value_name = "SIZE", value_parser = bytes)]
+    #[arg(short, long, value_name = "SIZE", value_parser = size::parse)]
     size: Option<u64>,
     /// Set a parameter of the model, such as cache.write=false
     #[arg(long, value_name = "PARAMETER=VALUE")]
@@ -60,11 +60,6 @@ pub(crate) struct SimdiskArgs {
     /// Run as the daemon of a disk, and report on standard output when it can be used
     #[arg(long, hide = true)]
     daemon: bool,
-}
-
-/// Parses a size in bytes.
-pub(crate) fn bytes(text: &str) -> Result<u64, String> {
-    parse_bytes(text).ok_or_else(|| "give a size such as 512M or 8G".to_owned())
 }
 
 /// Parses a factor of `--paced`.

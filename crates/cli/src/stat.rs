@@ -6,32 +6,35 @@ use std::process::ExitCode;
 
 use clap::Args;
 use moafs_mount::mount_table;
-use moafs_vfs::Format;
-use moafs_vfs::api::Stat;
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::error::{CliError, Result};
-use crate::files::ls::{kind_name, mode_text};
-use crate::files::tree::Tree;
-use crate::files::volume_tree::VolumeTree;
+use crate::files::ls::{Rdev, kind_name, mode_text};
+use crate::files::paths::{Going, Look, look_at_each};
+use crate::files::tree::{Details, FileRun, LastLink, Meta, Tree};
+use crate::files::{existing, found};
 use crate::output;
 use crate::place::{Inside, Place};
-use crate::volume::{Access, Volume, with_volume};
+use crate::time::Reported;
 
-/// Show a mount's counters, or a file's attributes and place on its volume
+/// Show a mount's counters, or attributes and places of files on their volume
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   moafs stat /mnt                               requests, cache, failures of the mount
   moafs stat --json /mnt | jq .disk
-  moafs stat disk.img:/etc/fstab                attributes, and which blocks it has")]
+  moafs stat disk.img:/etc/fstab disk.img:/init attributes, and which blocks they have
+
+Exit code: 0 everything shown, 1 something was not (and said so).")]
 pub(crate) struct StatArgs {
-    /// A directory of a mount, or IMAGE:PATH
-    what: OsString,
-    /// PATH, if it was not given with the image
-    path: Option<OsString>,
-    /// Print the counters or the attributes as JSON
+    /// A directory of a mount; or IMAGE:PATH, any number of them; or IMAGE, then paths on it
+    #[arg(required = true, value_name = "DIR|IMAGE:PATH")]
+    words: Vec<OsString>,
+    /// Follow symbolic links
+    #[arg(short = 'L', long)]
+    dereference: bool,
+    /// Print the counters or the attributes as JSON, an object for each path
     #[arg(long)]
     json: bool,
 }
@@ -39,27 +42,32 @@ pub(crate) struct StatArgs {
 /// The attributes of a file, as JSON shows them.
 #[derive(Debug, Serialize)]
 struct File {
+    image: String,
     path: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     path_hex: Option<String>,
     ino: u64,
     kind: &'static str,
     mode: String,
-    nlink: u32,
+    nlink: u64,
     uid: u32,
     gid: u32,
     size: u64,
     sectors: u64,
-    generation: u32,
-    flags: u32,
-    atime: String,
-    mtime: String,
-    ctime: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    birth: Option<String>,
+    rdev: Option<Rdev>,
+    atime: Reported,
+    mtime: Reported,
+    ctime: Reported,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    birth: Option<Reported>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    generation: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    flags: Option<u32>,
     xattrs: Vec<String>,
-    /// Runs of blocks: first block in the file, first block on the volume, length. Holes are left out.
-    runs: Vec<[u64; 3]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    runs: Option<Vec<FileRun>>,
 }
 
 /// Reads `.moafs/stats` of the mount that `path` lies in.
@@ -75,14 +83,10 @@ pub(crate) fn of_mount(path: &Path) -> Result<Value> {
 
 impl StatArgs {
     pub(crate) fn run(self) -> Result<ExitCode> {
-        match (Place::parse(&self.what), &self.path) {
-            (Place::Host(path), None) if !path.is_file() => self.show_mount(&path)?,
-            (_, path) => {
-                let place = Inside::parse(&self.what, path.as_ref())?;
-                with_volume!(&place.image, Access::Read, |volume| self.show_file(volume, &place))?;
-            }
+        match (Place::parse(&self.words[0]), self.words.len()) {
+            (Place::Host(path), 1) if !path.is_file() => self.show_mount(&path).map(|()| ExitCode::SUCCESS),
+            _ => look_at_each(Inside::parse_all(&self.words), &mut ShowFiles { args: &self }),
         }
-        Ok(ExitCode::SUCCESS)
     }
 
     fn show_mount(&self, path: &Path) -> Result<()> {
@@ -95,49 +99,53 @@ impl StatArgs {
         text += &requests_table(&stats["disk"]);
         output::print(text.as_bytes())
     }
+}
 
-    fn show_file<F: Format>(&self, volume: &Volume<F>, place: &Inside) -> Result<()> {
-        let tree = VolumeTree::new(&volume.vfs, &place.image);
-        let missing = || CliError::Usage(format!("{} does not exist", place.describe()));
-        let node = tree.walk(&place.path)?.ok_or_else(missing)?;
-        let stat = tree.stat(&node)?;
+struct ShowFiles<'a> {
+    args: &'a StatArgs,
+}
+
+impl Look for ShowFiles<'_> {
+    fn at<T: Tree>(&mut self, tree: &T, place: &Inside, _going: &mut Going) -> Result<()> {
+        let node = if self.args.dereference { found(tree, place, LastLink::Followed) } else { existing(tree, place) }?;
+        let (meta, details) = (tree.meta(&node)?, tree.details(&node)?);
         let xattrs = tree.xattrs(&node)?.iter().map(|(name, _)| output::name(name)).collect();
-        let file = file(&stat, place, xattrs, tree.runs(&node, stat.attr.size)?);
-        if self.json { output::json(&file) } else { output::print(file.text(&stat).as_bytes()) }
+        let mode = mode_text(meta.kind, meta.perm);
+        let file = file(place, &meta, details, xattrs);
+        if self.args.json { output::json(&file) } else { output::print(file.text(place, &mode).as_bytes()) }
     }
 }
 
-fn file(stat: &Stat, place: &Inside, xattrs: Vec<String>, runs: Vec<[u64; 3]>) -> File {
-    let attr = &stat.attr;
+fn file(place: &Inside, meta: &Meta, details: Details, xattrs: Vec<String>) -> File {
     File {
+        image: place.image.to_string_lossy().into_owned(),
         path: String::from_utf8_lossy(&place.path).into_owned(),
         path_hex: output::hex_unless_text(&place.path),
-        ino: stat.ino.0,
-        kind: kind_name(attr.kind),
-        mode: format!("{:04o}", attr.perm),
-        nlink: attr.nlink,
-        uid: attr.uid,
-        gid: attr.gid,
-        size: attr.size,
-        sectors: stat.sectors,
-        generation: attr.generation,
-        flags: attr.flags,
-        atime: output::time(attr.atime),
-        mtime: output::time(attr.mtime),
-        ctime: output::time(attr.ctime),
-        birth: attr.crtime.map(output::time),
+        ino: meta.id.ino(),
+        kind: kind_name(meta.kind),
+        mode: format!("{:04o}", meta.perm),
+        nlink: meta.nlink,
+        uid: meta.uid,
+        gid: meta.gid,
+        size: meta.size,
+        sectors: meta.sectors,
+        rdev: Rdev::of(meta.kind, meta.rdev),
+        atime: Reported(meta.atime),
+        mtime: Reported(meta.mtime),
+        ctime: Reported(details.ctime),
+        birth: details.birth.map(Reported),
+        generation: details.generation,
+        flags: details.flags,
         xattrs,
-        runs,
+        runs: details.runs,
     }
 }
 
 impl File {
-    fn text(&self, stat: &Stat) -> String {
-        let mode = mode_text(stat.attr.kind, stat.attr.perm);
+    fn text(&self, place: &Inside, mode: &str) -> String {
         let mut text = format!(
-            "{}: {}, inode {}\n  {mode} ({}) links {} uid {} gid {} size {} sectors {} generation {} flags {:#x}\n  \
-             access {}  change of contents {}  of inode {}  birth {}\n",
-            output::name(self.path.as_bytes()),
+            "{}: {}, inode {}\n  {mode} ({}) links {} uid {} gid {} size {} sectors {}",
+            output::name(&place.path),
             self.kind,
             self.ino,
             self.mode,
@@ -146,18 +154,26 @@ impl File {
             self.gid,
             self.size,
             self.sectors,
-            self.generation,
-            self.flags,
+        );
+        if let Some(Rdev { major, minor }) = self.rdev {
+            text += &format!(" device {major}, {minor}");
+        }
+        if let (Some(generation), Some(flags)) = (self.generation, self.flags) {
+            text += &format!(" generation {generation} flags {flags:#x}");
+        }
+        text += &format!(
+            "\n  access              {}\n  change of contents  {}\n  change of inode     {}\n  birth               {}\n",
             self.atime,
             self.mtime,
             self.ctime,
-            self.birth.as_deref().unwrap_or("unknown"),
+            self.birth.map_or("unknown".to_owned(), |birth| birth.to_string()),
         );
         for xattr in &self.xattrs {
             text += &format!("  attribute {xattr}\n");
         }
-        for [lbn, start, len] in &self.runs {
-            text += &format!("  blocks {lbn}..{} at {start}..{}\n", lbn + len, start + len);
+        for FileRun { file_block, volume_block, blocks } in self.runs.iter().flatten() {
+            let (file_end, volume_end) = (file_block + blocks, volume_block + blocks);
+            text += &format!("  blocks {file_block}..{file_end} at {volume_block}..{volume_end}\n");
         }
         text
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use moafs_mount::mount_table::{self, MountEntry};
+use moafs_mount::size;
 use moafs_mount::swap::device::{self, Active, DeviceError, PAGES_MIN, PRIORITY_MAX, page_bytes};
 use moafs_mount::swap::{SwapCommand, SwapPlace, SwapState, SwapStatus, SwapWish, file_of};
 use moafs_swap::Placement;
@@ -16,7 +17,6 @@ use serde_json::Value;
 
 use crate::error::{CliError, Result};
 use crate::output;
-use crate::simdisk::bytes;
 
 /// Interval at which the daemon is asked for its progress.
 const POLL: Duration = Duration::from_millis(20);
@@ -64,7 +64,7 @@ struct OnArgs {
     dir: PathBuf,
     /// Bytes that can be paged out (default: as much as there is memory, at most half of the
     /// volume's free space)
-    #[arg(short, long, value_name = "SIZE", value_parser = bytes)]
+    #[arg(short, long, value_name = "SIZE", value_parser = size::parse)]
     size: Option<u64>,
     /// Swaps of higher priority are used first, from 0 to 32767 (default: the kernel's, below all others)
     #[arg(short, long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(0..=i64::from(PRIORITY_MAX)))]

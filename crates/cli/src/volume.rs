@@ -22,8 +22,9 @@ use moafs_vfs::{Format, Options, Vfs};
 
 use crate::error::{CliError, Result};
 use crate::format_name::FormatName;
+use crate::holder;
 use crate::output;
-use crate::partition::{self, Part};
+use crate::partition::{self, Chosen, Part};
 
 /// Most sections that `clean_batch=` takes.
 const CLEAN_BATCH_MAX: u64 = 64;
@@ -76,6 +77,8 @@ pub(crate) enum Access {
 /// A disk with its counters.
 pub(crate) struct Opened {
     pub(crate) disk: SharedDisk,
+    /// First byte of the volume on the image or device.
+    pub(crate) first_byte: u64,
     pub(crate) trace: Arc<Trace>,
     pub(crate) rt: Rt,
 }
@@ -89,13 +92,19 @@ pub(crate) fn open_disk(image: &Path, options: FileOptions) -> Result<Opened> {
 pub(crate) fn open_part(image: &Path, options: FileOptions, part: &Part) -> Result<Opened> {
     let rt = Live::new();
     let transfer_bytes_max = options.transfer_bytes_max;
-    let (file_name, choice) = partition::split(image);
+    let (file_name, _) = partition::split(image);
     let file = open_file(&file_name, &rt, &options)?;
     let trace = Arc::new(Trace::new(Arc::new(file), rt.clone()));
-    let part = partition::choose(&file_name, trace.clone(), choice.as_deref(), part)?;
+    on_device(trace, rt, image, transfer_bytes_max, part)
+}
+
+/// Opens a part of a device that is open already. `image` is its name, which may choose a partition.
+fn on_device(trace: Arc<Trace>, rt: Rt, image: &Path, transfer_bytes_max: usize, part: &Part) -> Result<Opened> {
+    let (file_name, choice) = partition::split(image);
+    let Chosen { disk: part, first } = partition::choose(&file_name, trace.clone(), choice.as_deref(), part)?;
     let queue = QueueOptions { transfer_bytes_max, ..QueueOptions::default() };
     let disk = Arc::new(Elevator::new(part, rt.clone(), queue));
-    Ok(Opened { disk, trace, rt })
+    Ok(Opened { disk, first_byte: first.byte(), trace, rt })
 }
 
 /// Opens and locks, and waits if another process is about to release it.
@@ -106,7 +115,7 @@ fn open_file(image: &Path, rt: &Rt, options: &FileOptions) -> Result<FileDisk> {
         opened => Ok(opened),
     };
     let opened = busy::wait(|_| busy::grace(image), tell, attempt);
-    Ok(opened.map_err(|_| CliError::Busy { image: image.to_owned() })??)
+    Ok(opened.map_err(|_| CliError::Busy { image: image.to_owned(), holder: holder::words(image) })??)
 }
 
 /// Returns the options to open an image or device with, from these volume options.
@@ -127,7 +136,7 @@ pub(crate) fn open_volume(
     options: Options,
     of_format: &[FormatOption],
 ) -> Result<AnyVolume> {
-    let Opened { disk, trace, rt } = opened;
+    let Opened { disk, trace, rt, .. } = opened;
     let name = FormatName::on_disk(image, &disk)?;
     let mut given = Vec::new();
     for option in of_format {
@@ -185,6 +194,13 @@ fn f2fs_options(options: &Options, given: &[&FormatOption]) -> Result<moafs_f2fs
 pub(crate) fn open_for(image: &Path, access: Access) -> Result<AnyVolume> {
     let options = Options { read_only: access == Access::Read, ..Options::default() };
     open_volume(image, open_disk(image, file_options(&options, HostCache::Auto))?, options, &[])
+}
+
+/// Opens another volume of a device that is open already, such as that of another partition, to read it.
+pub(crate) fn open_beside(device: &Arc<Trace>, image: &Path) -> Result<AnyVolume> {
+    let options = Options { read_only: true, ..Options::default() };
+    let opened = on_device(Arc::clone(device), Live::new(), image, options.transfer_bytes_max, &Part::OnlyVolume)?;
+    open_volume(image, opened, options, &[])
 }
 
 /// Returns all segments of an F2FS volume.

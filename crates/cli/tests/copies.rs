@@ -9,7 +9,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use support::{Format, ORDINARY_USER, Running, Scratch, can_mount, fails, is_root, moafs, moafs_as_user, ok};
 
@@ -113,24 +113,45 @@ fn the_image_that_is_open_is_neither_copied_nor_replaced(format: Format) {
 }
 
 /// Makes a disk whose one partition holds an ext4 volume.
-fn make_partitioned(scratch: &Scratch) {
+fn make_partitioned(scratch: &Scratch, count: u32) {
     const FIRST: u32 = 2048;
     let volume = scratch.path("volume");
     ok(&["mkfs", "-q", "-t", "ext4", volume.to_str().unwrap(), "16M"]);
     let volume = fs::read(volume).unwrap();
+    let sectors = u32::try_from(volume.len() / 512).unwrap();
     let mut disk = vec![0; FIRST as usize * 512];
-    // The first entry of the table: its type, first sector and length.
-    disk[450] = 0x83;
-    disk[454..458].copy_from_slice(&FIRST.to_le_bytes());
-    disk[458..462].copy_from_slice(&u32::try_from(volume.len() / 512).unwrap().to_le_bytes());
+    for number in 0..count {
+        // An entry of the table: its type, first sector and length.
+        let entry = &mut disk[446 + 16 * number as usize..][..16];
+        entry[4] = 0x83;
+        entry[8..12].copy_from_slice(&(FIRST + number * sectors).to_le_bytes());
+        entry[12..16].copy_from_slice(&sectors.to_le_bytes());
+    }
     disk[510..512].copy_from_slice(&[0x55, 0xaa]);
-    fs::write(scratch.image(), [disk, volume].concat()).unwrap();
+    fs::write(scratch.image(), [disk, volume.repeat(count as usize)].concat()).unwrap();
+}
+
+#[test]
+fn files_are_copied_from_partition_to_partition_of_one_disk() {
+    let scratch = Scratch::new(Format::Ext4);
+    make_partitioned(&scratch, 2);
+    let (file, disk) = (scratch.path("file"), scratch.image().display().to_string());
+    fs::write(&file, b"contents").unwrap();
+    ok(&["cp", file.to_str().unwrap(), &format!("{disk}@1:/one")]);
+    let begin = Instant::now();
+    ok(&["cp", "-a", &format!("{disk}@1:/one"), &format!("{disk}@2:/two")]);
+    assert!(begin.elapsed() < Duration::from_secs(8), "it waited for its own lock");
+    assert_eq!(ok(&["cat", &format!("{disk}@2:/two")]), "contents");
+    cp_fails(&[&format!("{disk}@1:/none"), &format!("{disk}@2:/x")], "does not exist");
+    for part in ["1", "2"] {
+        ok(&["fsck", "-fn", &format!("{disk}@{part}")]);
+    }
 }
 
 #[test]
 fn files_are_copied_and_moved_within_a_partition_and_its_disk_stays() {
     let scratch = Scratch::new(Format::Ext4);
-    make_partitioned(&scratch);
+    make_partitioned(&scratch, 1);
     let (file, disk) = (scratch.path("file"), scratch.image().display().to_string());
     fs::write(&file, b"contents").unwrap();
     let at = |path: &str| format!("{disk}@1:{path}");

@@ -201,7 +201,7 @@ fn symbolic_links_have_the_text_that_is_given(format: Format) {
     let (scratch, other) = (volume(format), Scratch::with_volume(format));
     let at = |path: &str| scratch.inside(path);
     let text = |path: &str| {
-        let listed = json(&["ls", "--json", &at(path)]);
+        let listed = json(&["ls", "-d", "--json", &at(path)]);
         listed[0]["target"].as_str().map(str::to_owned)
     };
     ok(&["ln", "-s", "../nowhere", &at("/link")]);

@@ -70,7 +70,7 @@ fn names_are_made_listed_printed_and_removed(format: Format) {
     let entries: serde_json::Value = serde_json::from_str(&listing).unwrap();
     assert!(entries.as_array().unwrap().iter().any(|entry| entry["path"] == "/a/b/file" && entry["size"] == 8));
     let stat: serde_json::Value = serde_json::from_str(&ok(&["stat", "--json", &scratch.inside("/a/b/file")])).unwrap();
-    assert_eq!(stat["runs"][0][2], 1);
+    assert_eq!((&stat["runs"][0]["file_block"], &stat["runs"][0]["blocks"]), (&0.into(), &1.into()));
     ok(&["rm", "-r", &scratch.inside("/a")]);
     assert_eq!(ok(&["ls", &scratch.inside("/")]), "lost+found\n");
     scratch.judge();
@@ -186,7 +186,7 @@ fn mkfs_asks_before_it_destroys_and_tries_without_doing() {
     assert_eq!((&made["format"], &made["journal_blocks"]), (&"ext4".into(), &1024.into()));
     e2fsck(&scratch.image());
     let (_, message) = fails(&["mkfs", &image]);
-    assert!(message.contains("ext2") && message.contains("-F"), "{message}");
+    assert!(message.contains("an ext4 volume (name)") && message.contains("-F"), "{message}");
     let old =
         ["-T", "news", "-J", "size=4", "-E", "root_owner=7:8,nodiscard", "--compat", "linux-3.10", "-O", "^flex_bg"];
     ok(&[&["mkfs", "-q", "-F", "-b", "1024"], &old[..], &[&image]].concat());
@@ -197,6 +197,58 @@ fn mkfs_asks_before_it_destroys_and_tries_without_doing() {
     let (_, message) = fails(&["mkfs", "-F", "-b", "3000", &image]);
     assert!(message.contains("block size"), "{message}");
     e2fsck(&scratch.image());
+}
+
+#[test]
+fn mkfs_refuses_a_size_that_block_numbers_of_32_bits_do_not_reach() {
+    let scratch = Scratch::new(Format::Ext2);
+    let image = scratch.image().display().to_string();
+    for format in ["ext2", "ext3"] {
+        let (code, said) = fails(&["mkfs", "-n", "-t", format, &image, "100T"]);
+        assert!(code == 1 && said.contains("too many") && said.contains("64bit"), "{said}");
+        // One block too many is left out, as mke2fs does it.
+        assert!(ok(&["mkfs", "-n", "-t", format, &image, "16T"]).contains("4294967295 blocks"));
+    }
+    assert!(ok(&["mkfs", "-n", &image, "100T"]).contains("100 TiB"));
+    assert!(fails(&["mkfs", "-n", "-t", "f2fs", &image, "100T"]).1.contains("does not fit"));
+    assert!(ok(&["mkfs", "-n", &image, "1.5G"]).contains("1.5 GiB"));
+    assert_eq!(fails(&["mkfs", "-n", &image, "1.5"]).0, 1);
+    assert!(!scratch.image().exists());
+}
+
+#[test]
+fn mkfs_says_which_partition_table_it_overwrites() {
+    let scratch = Scratch::new(Format::Ext2);
+    let image = scratch.image().display().to_string();
+    let make_table = |label: &str| {
+        fs::File::create(scratch.image()).unwrap().set_len(64 << 20).unwrap();
+        let mut sfdisk = Command::new("sfdisk");
+        let Ok(mut child) = sfdisk.args(["-q", &image]).stdin(std::process::Stdio::piped()).spawn() else {
+            eprintln!("SKIPPED: sfdisk is not installed");
+            return false;
+        };
+        std::io::Write::write_all(&mut child.stdin.take().unwrap(), label.as_bytes()).unwrap();
+        child.wait().unwrap().success()
+    };
+    for (table, words) in [
+        ("label: gpt\nsize=20M\nsize=10M\n", "a partition table (gpt, 2 partitions)"),
+        ("label: dos\nsize=20M\n", "a partition table (dos, 1 partition)"),
+    ] {
+        if !make_table(table) {
+            return;
+        }
+        let before = fs::read(scratch.image()).unwrap();
+        let (code, said) = fails(&["mkfs", &image, "80M"]);
+        assert!(code == 1 && said.contains(&format!("holds {words}; -F")), "{said}");
+        fails(&["mkfs", "-F", "-b", "3000", &image]);
+        assert!(fs::read(scratch.image()).unwrap() == before, "a refusal changed the image");
+        let output = moafs(&["mkfs", "-F", &image]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success() && said.contains(&format!("holds {words}, which is overwritten")), "{said}");
+        let after = fs::read(scratch.image()).unwrap();
+        assert!(!after[after.len() - 512..].starts_with(b"EFI PART"), "the table's copy is left");
+        e2fsck(&scratch.image());
+    }
 }
 
 #[test]
@@ -307,7 +359,7 @@ fn mkfs_makes_f2fs_volumes_as_they_are_asked_for() {
     assert_eq!(superblock["features"], serde_json::json!(["extra_attr", "inode_crtime"]));
     assert_eq!(info["checkpoint"]["state"], "clean");
     let (_, message) = fails(&["mkfs", "-t", "f2fs", &image]);
-    assert!(message.contains("F2FS") && message.contains("-F"), "{message}");
+    assert!(message.contains("an f2fs volume (f\u{fc}nf)") && message.contains("-F"), "{message}");
     for (arguments, word) in [
         (&["-t", "f2fs", "-N", "500"][..], "-N is an option of ext2"),
         (&["-O", "^extent"], "64bit needs extent"),

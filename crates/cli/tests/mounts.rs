@@ -15,6 +15,7 @@ support::tests_of_both! {
     the_control_directory_is_there_and_hidden,
     names_and_attributes_stay_true_under_change,
     a_second_user_of_the_image_is_refused,
+    a_mounted_volume_is_looked_at_through_its_mount,
     a_busy_mount_stays_unless_it_may_go_lazily,
     sigterm_unmounts_cleanly,
     a_killed_daemon_leaves_a_mount_that_can_be_cleared_and_a_volume_that_mounts,
@@ -140,12 +141,45 @@ fn a_second_user_of_the_image_is_refused(format: Format) {
     let image = scratch.image().display().to_string();
     let (code, message) = fails(&["mount", &image, &other.display().to_string()]);
     assert!(code == 32 && message.contains("in use"), "{code}: {message}");
-    for command in [&["ls", &image][..], &["fsck", "-y", &image], &["mkfs", "-F", &image], &["mkdir", &image, "/x"]] {
+    for command in [&["df", &image][..], &["fsck", "-y", &image], &["mkfs", "-F", &image], &["mkdir", &image, "/x"]] {
         let (_, message) = fails(command);
         assert!(message.contains("in use"), "{command:?}: {message}");
     }
+    let target = mounted.target.display().to_string();
+    for command in
+        [&["rm", &image, "/x"][..], &["mkfs", "-F", &image], &["mount", &image, &other.display().to_string()]]
+    {
+        let (_, message) = fails(command);
+        assert!(message.contains(&format!("mounted on {target}")), "{command:?}: {message}");
+    }
     mounted.unmount();
-    ok(&["ls", &image]);
+    ok(&["rm", "-f", &image, "/x"]);
+}
+
+fn a_mounted_volume_is_looked_at_through_its_mount(format: Format) {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::with_volume(format);
+    let mounted = Mounted::new(&scratch, "");
+    fs::create_dir(mounted.path("dir")).unwrap();
+    fs::write(mounted.path("dir/file"), b"not on the image yet").unwrap();
+    std::os::unix::fs::symlink("/dir", mounted.path("link")).unwrap();
+    std::os::unix::fs::symlink("/etc", mounted.path("out")).unwrap();
+    let at = |path: &str| scratch.inside(path);
+    assert_eq!(ok(&["cat", &at("/dir/file"), &at("/link/file")]), "not on the image yet".repeat(2));
+    assert_eq!(ok(&["ls", &at("/dir"), &at("/link")]), "/dir:\nfile\n\n/link:\nfile\n");
+    let stat: serde_json::Value = serde_json::from_str(&ok(&["stat", "--json", &at("/dir/file")])).unwrap();
+    assert_eq!((&stat["size"], &stat["kind"], &stat["runs"]), (&20.into(), &"file".into(), &serde_json::Value::Null));
+    assert_eq!(stat["ino"], mounted.path("dir/file").metadata().unwrap().ino());
+    assert_eq!(ok(&["du", "-d", "0", &at("/dir")]).lines().count(), 1);
+    // No path and no link leads out of the volume.
+    for path in ["/out/passwd", "/../../etc/passwd", "/none"] {
+        assert!(fails(&["cat", &at(path)]).1.contains("No such file"), "{path}");
+    }
+    mounted.unmount();
+    assert_eq!(ok(&["cat", &at("/link/file")]), "not on the image yet");
+    scratch.judge();
 }
 
 fn a_busy_mount_stays_unless_it_may_go_lazily(format: Format) {

@@ -12,7 +12,7 @@
 //! | [`control`], `stats` | the control directory `.moafs/` and what it shows |
 //! | [`defrag`](mod@defrag) | the control file that moves scattered files together |
 //! | [`swap`] | the control file, and the file beside it, through which the kernel swaps to the volume |
-//! | [`options`] | mount options: [`Settings`] |
+//! | [`options`], [`size`] | mount options: [`Settings`]; sizes as they are typed |
 //! | [`source`], [`loop_device`], [`medium`] | the image or device, the kernel's view of it, the disk below it |
 //! | [`serve`](mod@serve), `pressure`, `failure` | a live mount: signals, memory pressure, a volume that failed, closing |
 //! | `attributes` | telling the kernel of files that hold other sectors than it was told |
@@ -42,6 +42,7 @@ pub mod options;
 mod pressure;
 mod process;
 pub mod serve;
+pub mod size;
 pub mod source;
 mod stats;
 pub mod swap;

@@ -97,10 +97,24 @@ pub(crate) fn image_of(entry: &MountEntry) -> PathBuf {
     loop_device::backing_file(&entry.source).unwrap_or_else(|| entry.source.clone())
 }
 
+/// Returns the mounts of an image or device (an absolute path) that are of moafs. A table that cannot be read counts as
+/// empty.
+pub fn mounts_of_image(image: &Path) -> Vec<MountEntry> {
+    let mut entries = mounts().unwrap_or_default();
+    entries.retain(|entry| image_of(entry) == image || entry.source == image);
+    entries
+}
+
 /// Returns true if the mount table shows the image or device, itself or through a loop device.
 pub fn is_mounted(image: &Path) -> bool {
+    mount_point_of(image).is_some()
+}
+
+/// Returns a mount point of an image or device (an absolute path), whatever driver has mounted it.
+pub(crate) fn mount_point_of(image: &Path) -> Option<PathBuf> {
     // A table that cannot be read counts as empty.
-    table(|_| true).unwrap_or_default().iter().any(|entry| image_of(entry) == image || entry.source == image)
+    let entries = table(|_| true).unwrap_or_default();
+    entries.into_iter().find(|entry| image_of(entry) == image || entry.source == image).map(|entry| entry.target)
 }
 
 #[cfg(test)]

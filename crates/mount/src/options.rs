@@ -11,6 +11,7 @@ use moafs_vfs::Options;
 use moafs_vfs::api::{AtimePolicy, CacheRole};
 
 use crate::driver_options::DriverOption;
+use crate::size;
 
 /// Smallest cache, in bytes: the transport's buffers and a few requests must fit in.
 const CACHE_BYTES_MIN: u64 = 8 << 20;
@@ -454,7 +455,7 @@ impl Value<'_> {
     }
 
     fn size(&self, range: std::ops::RangeInclusive<u64>) -> Result<usize, OptionError> {
-        let bytes = parse_bytes(self.text).ok_or_else(|| self.wrong("give a size such as 4096, 64K, 256M or 2G"))?;
+        let bytes = size::parse(self.text).map_err(|error| self.wrong(error.to_string()))?;
         let fits = usize::try_from(bytes).ok().filter(|_| range.contains(&bytes));
         fits.ok_or_else(|| self.wrong(format!("must lie between {} and {} bytes", range.start(), range.end())))
     }
@@ -483,20 +484,6 @@ impl Value<'_> {
             _ => Err(self.wrong("give auto, uring (io_uring or fail) or dev (/dev/fuse)")),
         }
     }
-}
-
-/// Parses a size in bytes: a number with an optional suffix K, M, G or T (powers of 1024).
-pub fn parse_bytes(text: &str) -> Option<u64> {
-    let (digits, shift) = match text.as_bytes().last()?.to_ascii_uppercase() {
-        b'K' => (&text[..text.len() - 1], 10),
-        b'M' => (&text[..text.len() - 1], 20),
-        b'G' => (&text[..text.len() - 1], 30),
-        b'T' => (&text[..text.len() - 1], 40),
-        _ => (text, 0),
-    };
-    // `parse` would accept a sign.
-    let number: u64 = digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse().ok())??;
-    number.checked_mul(1 << shift)
 }
 
 #[cfg(test)]
@@ -615,16 +602,5 @@ mod tests {
         assert_eq!((discard.is_for("f2fs"), discard.is_for("ext")), (Ok(true), Ok(false)));
         let message = Settings::parse(["data=journal"], true).unwrap_err().to_string();
         assert!(message.contains("`data=journal` is not possible") && message.contains("data=ordered"), "{message}");
-    }
-
-    #[test]
-    fn sizes_have_suffixes() {
-        assert_eq!(parse_bytes("4096"), Some(4096));
-        assert_eq!(parse_bytes("64k"), Some(65536));
-        assert_eq!(parse_bytes("2G"), Some(2 << 30));
-        assert_eq!(parse_bytes("1T"), Some(1 << 40));
-        for wrong in ["", "K", "+1", "1.5G", "1KK", "18446744073709551615K", "ß"] {
-            assert_eq!(parse_bytes(wrong), None, "{wrong}");
-        }
     }
 }

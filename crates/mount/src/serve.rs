@@ -34,6 +34,8 @@ pub struct Mounting<F: Format> {
     pub volume_disk: SharedDisk,
     /// The image or device of the volume.
     pub source: Source,
+    /// First byte of the volume on it.
+    pub first_byte: u64,
     /// The result of [`Source::claim`].
     pub claim: Option<File>,
     /// The mount point.
@@ -148,7 +150,7 @@ fn mount<F: Format>(
     notices: Arc<Notices>,
     log: &Arc<Log>,
 ) -> Result<Session<Front<F>>, ServeError> {
-    let Mounting { vfs, volume_disk: _, source, claim, target, mut settings, disk, engine } = mounting;
+    let Mounting { vfs, volume_disk: _, source, first_byte, claim, target, mut settings, disk, engine } = mounting;
     // The kernel displays the mount as read-only, and refuses changes by itself.
     let read_only = settings.volume.read_only || vfs.shape().read_only.is_some();
     settings.session.mount.flags.set(MountFlags::RDONLY, read_only);
@@ -157,6 +159,7 @@ fn mount<F: Format>(
     let transport = Arc::new(OnceLock::new());
     let about = About {
         source: source.path().to_owned(),
+        first_byte,
         target: target.clone(),
         face: face.describe(),
         options: settings.given,

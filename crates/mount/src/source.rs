@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use crate::busy;
 use crate::loop_device::{self, LoopDevice};
+use crate::mount_table;
 
 /// The image or device to mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,7 +82,10 @@ impl Source {
     /// [`SourceError::Busy`] when it is mounted or attached to a loop device.
     pub fn claim(&self) -> Result<Option<File>, SourceError> {
         let path = self.path();
-        let busy = |by: String| SourceError::Busy { path: path.to_owned(), by };
+        let busy = |otherwise: String| {
+            let mounted = mount_table::mount_point_of(path).map(|target| format!("mounted on {}", target.display()));
+            SourceError::Busy { path: path.to_owned(), by: mounted.unwrap_or(otherwise) }
+        };
         match self {
             Source::Image(_) => match still_attached(path) {
                 Some(device) => Err(busy(format!("attached to {}", device.display()))),
@@ -90,7 +94,7 @@ impl Source {
             Source::Device(_) => {
                 let opened = OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(path);
                 opened.map(Some).map_err(|error| match error.raw_os_error() {
-                    Some(libc::EBUSY) => busy("mounted or claimed by the kernel".to_owned()),
+                    Some(libc::EBUSY) => busy("claimed by the kernel".to_owned()),
                     _ => SourceError::Access { path: path.to_owned(), error },
                 })
             }

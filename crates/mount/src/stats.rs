@@ -23,6 +23,8 @@ struct Stats {
     pid: u32,
     /// Null for users other than root and the owner of the mount, as are `target`, `face` and `options`.
     source: Option<PathBuf>,
+    /// First byte of the volume on the source.
+    first_byte: u64,
     target: Option<PathBuf>,
     /// The source in the kernel's mount table, in words.
     face: Option<String>,
@@ -59,6 +61,7 @@ struct Space {
 /// The facts that do not change while the mount lives.
 pub(crate) struct About {
     pub(crate) source: PathBuf,
+    pub(crate) first_byte: u64,
     pub(crate) target: PathBuf,
     pub(crate) face: String,
     pub(crate) options: Vec<String>,
@@ -78,6 +81,7 @@ pub(crate) fn text<F: Format>(vfs: Vfs<F>, swap: Arc<KernelSwap<F>>, about: Abou
             version: env!("CARGO_PKG_VERSION"),
             pid: std::process::id(),
             source: trusted.then(|| about.source.clone()),
+            first_byte: about.first_byte,
             target: trusted.then(|| about.target.clone()),
             face: trusted.then(|| about.face.clone()),
             transport: about.transport.get().copied(),

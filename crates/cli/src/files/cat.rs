@@ -1,61 +1,60 @@
-//! `moafs cat`: prints a file of a volume.
+//! `moafs cat`: prints files of a volume.
 
-use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Args;
-use moafs_vfs::Format;
 use moafs_vfs::types::FileKind;
 
-use super::tree::Tree;
-use super::volume_tree::VolumeTree;
-use super::{existing, failure};
+use super::paths::{Going, Look, Paths, look_at_each};
+use super::tree::{LastLink, Tree};
+use super::{failure, found};
 use crate::error::Result;
 use crate::output;
 use crate::place::Inside;
-use crate::volume::{Access, Volume, with_volume};
 
 /// Bytes read at once.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// Print a file of a volume
+/// Print files of a volume, one after the other
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   moafs cat disk.img:/etc/fstab
-  moafs cat disk.img /boot/vmlinuz > vmlinuz")]
+  moafs cat disk.img:/etc/passwd disk.img:/etc/group
+  moafs cat disk.img /boot/vmlinuz > vmlinuz
+
+Exit code: 0 printed, 1 something was not (and said so), 130 interrupted.")]
 pub(crate) struct CatArgs {
-    /// IMAGE:PATH, or IMAGE
-    #[arg(value_name = "IMAGE[:PATH]")]
-    image: OsString,
-    /// PATH, if it was not given with the image
-    path: Option<OsString>,
+    #[command(flatten)]
+    paths: Paths,
 }
 
 impl CatArgs {
     pub(crate) fn run(self) -> Result<ExitCode> {
-        let place = Inside::parse(&self.image, self.path.as_ref())?;
-        with_volume!(&place.image, Access::Read, |volume| print(volume, &place))?;
-        Ok(ExitCode::SUCCESS)
+        look_at_each(self.paths.places(), &mut Cat)
     }
 }
 
-fn print<F: Format>(volume: &Volume<F>, place: &Inside) -> Result<()> {
-    let tree = VolumeTree::new(&volume.vfs, &place.image);
-    let file = existing(&tree, place)?;
-    match tree.meta(&file)?.kind {
-        FileKind::Regular => {}
-        FileKind::Directory => return Err(failure("printing", place, libc::EISDIR)),
-        _ => return Err(failure("printing", place, libc::EINVAL)),
-    }
-    let mut chunk = vec![0; CHUNK_BYTES];
-    let mut at = 0;
-    loop {
-        let len = tree.read(&file, at, &mut chunk)?;
-        if len == 0 {
-            return Ok(());
+struct Cat;
+
+impl Look for Cat {
+    fn at<T: Tree>(&mut self, tree: &T, place: &Inside, going: &mut Going) -> Result<()> {
+        let file = found(tree, place, LastLink::Followed)?;
+        match tree.meta(&file)?.kind {
+            FileKind::Regular => {}
+            FileKind::Directory => return Err(failure("printing", place, libc::EISDIR)),
+            _ => return Err(failure("printing", place, libc::EINVAL)),
         }
-        output::print(&chunk[..len])?;
-        at += len as u64;
+        let mut chunk = vec![0; CHUNK_BYTES];
+        let mut at = 0;
+        loop {
+            let len = tree.read(&file, at, &mut chunk)?;
+            if len == 0 {
+                return Ok(());
+            }
+            output::print(&chunk[..len])?;
+            at += len as u64;
+            going.stop().check()?;
+        }
     }
 }

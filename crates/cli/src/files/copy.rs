@@ -24,6 +24,8 @@ pub(crate) struct Keep {
     pub(crate) recursive: bool,
     /// `-a`: modes, owners, times, hard links, extended attributes, special files.
     pub(crate) all: bool,
+    /// `-L`: a symbolic link is copied as the file that it leads to.
+    pub(crate) follows: bool,
     /// Owner of new files when owners are not kept; `None` where new files are the caller's anyway.
     pub(crate) owner: Option<(u32, u32)>,
     /// Bits of the mode that are not set when modes are not kept.
@@ -37,6 +39,8 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) images: &'a [FileId],
     pub(crate) stop: &'a Stop,
     pub(crate) progress: ProgressBar,
+    /// `-v`: what is copied is named.
+    pub(crate) names: bool,
 }
 
 /// The numbers of copied files, and of failures.
@@ -66,7 +70,7 @@ enum Trouble {
 impl From<CliError> for Trouble {
     fn from(error: CliError) -> Trouble {
         match error {
-            CliError::Interrupted => Trouble::Fatal(error),
+            CliError::Interrupted | CliError::Output(_) => Trouble::Fatal(error),
             _ => Trouble::File(error),
         }
     }
@@ -118,7 +122,7 @@ impl<'t, S: Tree, D: Tree> Copy<'t, S, D> {
             from,
             to,
             around,
-            walk: Walk::new(from),
+            walk: if around.keep.follows { Walk::through_links(from) } else { Walk::new(from) },
             stage: Stage::new(to, Rc::clone(&into)),
             into: Descent::new(to, into, id),
             finishing: Vec::new(),
@@ -167,7 +171,8 @@ impl<'t, S: Tree, D: Tree> Copy<'t, S, D> {
             self.around.stop.check()?;
             match self.walk.step()? {
                 Step::Entry { name, node } => {
-                    let copied = self.entry(node, &name);
+                    let followed = self.followed(node, &name).map_err(Trouble::from);
+                    let copied = followed.and_then(|node| self.entry(node, &name));
                     self.pass_by(copied)?;
                 }
                 Step::Failed(error) => self.tell(&error),
@@ -199,6 +204,27 @@ impl<'t, S: Tree, D: Tree> Copy<'t, S, D> {
         self.around.progress.suspend(|| output::complain(error));
     }
 
+    /// Returns the file that is copied for an entry of a directory: where links are followed, the one it leads to.
+    fn followed(&self, node: S::Node, name: &[u8]) -> Result<S::Node> {
+        match self.walk.here() {
+            Some(dir) if self.around.keep.follows && self.from.meta(&node)?.kind == FileKind::Symlink => {
+                let missing = || CliError::Usage(format!("{} leads nowhere", self.from.describe(&node)));
+                self.from.child_followed(dir, name)?.ok_or_else(missing)
+            }
+            _ => Ok(node),
+        }
+    }
+
+    /// Names what was copied, if that was asked for.
+    fn name(&self, node: &S::Node, name: &[u8]) -> Result<()> {
+        if !self.around.names {
+            return Ok(());
+        }
+        let to = self.to.trail(self.into.here()).join(name);
+        let line = format!("'{}' -> '{to}'\n", self.from.describe(node));
+        self.around.progress.suspend(|| output::print(line.as_bytes()))
+    }
+
     /// Copies a file, or begins to copy a directory.
     fn entry(&mut self, node: S::Node, name: &[u8]) -> Result<(), Trouble> {
         let meta = self.from.meta(&node)?;
@@ -222,9 +248,10 @@ impl<'t, S: Tree, D: Tree> Copy<'t, S, D> {
         if let Some(Linked { trail, id }) = self.linked.get(&meta.id) {
             let (dir, trail, id) = (Rc::clone(self.into.here()), trail.clone(), *id);
             self.stage.add(Waiting::Link { dir, name: name.to_vec(), trail, id }, 0);
-            return Ok(());
+        } else {
+            self.file(&node, &meta, old.as_ref(), name)?;
         }
-        self.file(&node, &meta, old.as_ref(), name)
+        Ok(self.name(&node, name)?)
     }
 
     /// Checks that a file can take the place of the existing file `name`. Returns the attributes of
@@ -280,7 +307,7 @@ impl<'t, S: Tree, D: Tree> Copy<'t, S, D> {
         let id = filled.and_then(|()| Ok(self.to.meta(&copy)?.id));
         match id {
             Ok(id) => {
-                if self.around.keep.all && meta.nlink > 1 {
+                if self.around.keep.all && (meta.nlink > 1 || self.around.keep.follows) {
                     self.linked.insert(meta.id, Linked { trail: self.to.trail(&copy).clone(), id });
                 }
                 self.stage.add(Waiting::File { dir, temporary, name: name.to_vec(), node: copy }, bytes);
@@ -304,6 +331,8 @@ impl<'t, S: Tree, D: Tree> Copy<'t, S, D> {
     fn data(&mut self, node: &S::Node, meta: &Meta, copy: &D::Node) -> Result<(), Trouble> {
         let capacity = self.from.capacity().unwrap_or(u64::MAX);
         let too_many = || CliError::TooManyBlocks { at: self.from.describe(node) };
+        // A file that several links lead to is copied, and counted, several times.
+        let is_single = meta.nlink == 1 && !self.around.keep.follows;
         let (mut at, mut copied) = (0, 0);
         while let Some(extent) = self.from.data(node, at)? {
             at = extent.from;
@@ -315,7 +344,7 @@ impl<'t, S: Tree, D: Tree> Copy<'t, S, D> {
                     break;
                 }
                 copied += len as u64;
-                let single = self.single_bytes + if meta.nlink == 1 { copied } else { 0 };
+                let single = self.single_bytes + if is_single { copied } else { 0 };
                 if copied.max(single) > capacity {
                     return Err(too_many().into());
                 }
@@ -328,7 +357,7 @@ impl<'t, S: Tree, D: Tree> Copy<'t, S, D> {
                 break;
             }
         }
-        if meta.nlink == 1 {
+        if is_single {
             self.single_bytes += copied;
         }
         // A hole at the end, or an empty file.
@@ -372,6 +401,7 @@ impl<'t, S: Tree, D: Tree> Copy<'t, S, D> {
         let id = self.to.meta(&copy)?.id;
         if is_new {
             self.made.insert(id);
+            self.name(&node, name)?;
         }
         self.into.down(Rc::new(copy), id);
         self.finishing.push(Finishing { meta: Some(meta.clone()), is_new });

@@ -4,9 +4,11 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Instant;
 
 use clap::Args;
+use moafs_disk::probe::trace::Trace;
 use moafs_vfs::Format;
 
 use super::copy::{Copy, Keep, Surroundings, Tally};
@@ -16,20 +18,22 @@ use super::tree::{FileId, LastLink, Tree};
 use super::volume_tree::VolumeTree;
 use crate::error::{CliError, Result};
 use crate::partition;
-use crate::place::{Inside, Place, is_same_volume};
+use crate::place::{Inside, Place, is_same_disk, is_same_volume};
 use crate::stop::Stop;
-use crate::volume::{Access, Volume, with_volume};
+use crate::volume::{self, Access, AnyVolume, Volume, on_volume, with_volume};
 use crate::{output, owner, stat};
 
 /// Copy files between host and volume, or between volumes
 ///
 /// IMAGE:PATH names a file of a volume; everything else is a file of the host. As with cp(1), a source goes *into* a
-/// destination that is a directory. Holes stay holes, symbolic links stay symbolic links.
+/// destination that is a directory. Holes stay holes. A symbolic link that is given is followed, but with -r or -a it
+/// stays a link, as do all in directories: -L, -H and -P say otherwise.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   moafs cp -r src disk.img:/                    the directory src into the volume's root
   moafs cp -a disk.img:/etc ./etc-of-image      out of it, with owners, times, links, attributes
+  moafs cp -rLv site disk.img:/srv              what symbolic links lead to, in their place; each name is told
   moafs cp a.img:/kernel b.img:/boot/kernel     from volume to volume
 
 Exit code: 0 everything copied, 1 something was not (and said so), 130 interrupted.")]
@@ -79,9 +83,28 @@ struct How {
     /// As -r, and keep modes, owners, times, hard links, extended attributes, special files
     #[arg(short, long)]
     archive: bool,
-    /// Report the number of copied files, and the requests to the disk
+    #[command(flatten)]
+    links: Links,
+    /// Name what is copied
     #[arg(short, long)]
     verbose: bool,
+    /// Report the number of copied files, and the requests to the disk
+    #[arg(long)]
+    stats: bool,
+}
+
+/// The treatment of symbolic links in sources; the last of these options holds.
+#[derive(Debug, Args)]
+struct Links {
+    /// Follow symbolic links, in directories as well
+    #[arg(short = 'L', long, overrides_with_all = ["no_dereference", "command_line"])]
+    dereference: bool,
+    /// Follow symbolic links that are given, but none in directories
+    #[arg(short = 'H', overrides_with_all = ["no_dereference", "dereference"])]
+    command_line: bool,
+    /// Follow no symbolic link
+    #[arg(short = 'P', long, overrides_with_all = ["dereference", "command_line"])]
+    no_dereference: bool,
 }
 
 impl CpArgs {
@@ -112,10 +135,22 @@ fn destination(places: &mut Vec<OsString>) -> Result<OsString> {
 }
 
 impl How {
+    fn is_recursive(&self) -> bool {
+        self.recursive || self.archive
+    }
+
+    /// Returns how a symbolic link that is given as a source is treated.
+    fn last_link(&self) -> LastLink {
+        let Links { dereference, command_line, no_dereference } = self.links;
+        let is_followed = dereference || command_line || !no_dereference && !self.is_recursive();
+        if is_followed { LastLink::Followed } else { LastLink::Kept }
+    }
+
     fn keep(&self, to: &Place) -> Keep {
         Keep {
-            recursive: self.recursive || self.archive,
+            recursive: self.is_recursive(),
             all: self.archive,
+            follows: self.links.dereference,
             owner: matches!(to, Place::Volume(_)).then(owner::of_caller),
             umask: owner::umask(),
         }
@@ -127,16 +162,17 @@ fn copy_all(sources: &[OsString], to: &Place, how: &How) -> Result<ExitCode> {
     let stop = Stop::on_signals()?;
     let sources: Vec<Place> = sources.iter().map(|source| Place::parse(source)).collect();
     let images: Vec<FileId> = sources.iter().chain([to]).filter_map(image_of).collect();
-    let around = Surroundings { keep: how.keep(to), images: &images, stop: &stop, progress: output::spinner("copied") };
+    let (keep, progress) = (how.keep(to), output::spinner("copied"));
+    let around = Surroundings { keep, images: &images, stop: &stop, progress, names: how.verbose };
     let copied = match to {
-        Place::Host(path) => copy_to(&sources, None, &Host, path.as_os_str().as_bytes(), &around),
+        Place::Host(path) => copy_to(&sources, None, &Host::whole(), path.as_os_str().as_bytes(), how, &around),
         Place::Volume(inside) => {
             with_volume!(&inside.image, Access::Write, |volume| copy_into(&sources, volume, inside, how, &around))
         }
     };
     around.progress.finish_and_clear();
     let tally = copied?;
-    if how.verbose {
+    if how.stats {
         let (secs, bytes) = (since.elapsed().as_secs_f64(), output::size(tally.bytes));
         eprintln!("{} files, {bytes} in {secs:.2} s", tally.files);
     }
@@ -163,8 +199,9 @@ fn copy_into<F: Format>(
     around: &Surroundings<'_>,
 ) -> Result<Tally> {
     let tree = VolumeTree::new(&volume.vfs, &inside.image);
-    let tally = copy_to(sources, Some(&volume.image), &tree, &inside.path, around)?;
-    if how.verbose {
+    let tally =
+        copy_to(sources, Some(Open { image: &volume.image, device: &volume.trace }), &tree, &inside.path, how, around)?;
+    if how.stats {
         let fail = |error| CliError::Volume { what: "syncing", at: inside.describe(), error };
         volume.vfs.sync().map_err(fail)?;
         let disk = serde_json::to_value(volume.trace.counters()).unwrap_or_default();
@@ -173,36 +210,55 @@ fn copy_into<F: Format>(
     Ok(tally)
 }
 
-/// Copies all sources to `path` in `to`, which is the volume on the image `open` if it is one.
+/// The volume that is copied into.
+struct Open<'a> {
+    image: &'a Path,
+    /// The whole device below it.
+    device: &'a Arc<Trace>,
+}
+
+/// Copies all sources to `path` in `to`, which is the volume `open` if it is one.
 fn copy_to<D: Tree>(
     sources: &[Place],
-    open: Option<&Path>,
+    open: Option<Open<'_>>,
     to: &D,
     path: &[u8],
+    how: &How,
     around: &Surroundings<'_>,
 ) -> Result<Tally> {
-    let mut target = Target { to, destination: Destination::new(path, sources.len(), "copied"), around };
+    let destination = Destination::new(path, sources.len(), "copied");
+    let mut target = Target { to, destination, last: how.last_link(), around };
     let mut total = Tally::default();
     for source in sources {
         let tally = match source {
-            Place::Host(from) => target.copy_from(&Host, from.as_os_str().as_bytes())?,
+            Place::Host(from) => target.copy_from(&Host::whole(), from.as_os_str().as_bytes())?,
             // The source is in the same volume, which is open already.
-            Place::Volume(from) if open.is_some_and(|open| is_same_volume(&from.image, open)) => {
+            Place::Volume(from) if open.as_ref().is_some_and(|open| is_same_volume(&from.image, open.image)) => {
                 target.copy_from(to, &from.path)?
             }
-            Place::Volume(from) => with_volume!(&from.image, Access::Read, |volume| {
-                target.copy_from(&VolumeTree::new(&volume.vfs, &from.image), &from.path)
-            })?,
+            Place::Volume(from) => on_volume!(open_source(&from.image, open.as_ref())?, |source| source
+                .with(|volume| { target.copy_from(&VolumeTree::new(&volume.vfs, &from.image), &from.path) }))?,
         };
         total.add(tally);
     }
     Ok(total)
 }
 
+/// Opens the volume of a source. One that is on the same disk as the target is opened through the target's device,
+/// whose lock keeps others out.
+fn open_source(image: &Path, target: Option<&Open<'_>>) -> Result<AnyVolume> {
+    match target {
+        Some(target) if is_same_disk(image, target.image) => volume::open_beside(target.device, image),
+        _ => volume::open_for(image, Access::Read),
+    }
+}
+
 /// The target of a copy.
 struct Target<'a, D: Tree> {
     to: &'a D,
     destination: Destination<'a>,
+    /// The treatment of symbolic links that are given as sources.
+    last: LastLink,
     around: &'a Surroundings<'a>,
 }
 
@@ -229,7 +285,8 @@ impl<D: Tree> Target<'_, D> {
         source: &[u8],
     ) -> Result<(Copy<'c, S, D>, S::Node, Option<Vec<u8>>)> {
         let missing = || CliError::Usage(format!("{} does not exist", output::name(source)));
-        let node = from.resolve(source, LastLink::Kept)?.ok_or_else(missing)?;
+        let last = if source.ends_with(b"/") { LastLink::Followed } else { self.last };
+        let node = from.resolve(source, last)?.ok_or_else(missing)?;
         let (dir, name) = self.destination.of(self.to, source)?;
         Ok((Copy::new(from, self.to, dir, self.around)?, node, name))
     }

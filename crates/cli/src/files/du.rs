@@ -5,19 +5,17 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use moafs_vfs::Format;
-use moafs_vfs::types::{FileKind, Ino};
+use moafs_vfs::types::FileKind;
 use serde::Serialize;
 
 use super::existing;
-use super::paths::{Going, Paths, Work};
+use super::paths::{Going, Look, Paths, look_at_each};
 use super::sizes::Sizes;
+use super::tree::{FileId, Tree};
 use super::visit::{Visit, visit};
-use super::volume_tree::{Held, VolumeTree};
 use crate::error::Result;
 use crate::output;
 use crate::place::Inside;
-use crate::volume::Access;
 
 /// Bytes in a unit of `Stat::sectors`.
 const SECTOR_BYTES: u64 = 512;
@@ -33,6 +31,7 @@ const SECTOR_BYTES: u64 = 512;
 Examples:
   moafs du disk.img:/var
   moafs du -sh disk.img:/home/ann disk.img:/home/bob
+  moafs du -h -d 1 disk.img:/usr
   moafs du --json disk.img | jq 'max_by(.bytes)'
 
 Exit code: 0 everything counted, 1 something was not (and said so), 130 interrupted."
@@ -41,8 +40,11 @@ pub(crate) struct DuArgs {
     #[command(flatten)]
     paths: Paths,
     /// Only one line for each path that is given
-    #[arg(short, long)]
+    #[arg(short, long, conflicts_with = "max_depth")]
     summarize: bool,
+    /// Only lines of directories that lie at most N levels below a path that is given
+    #[arg(short = 'd', long, value_name = "N")]
+    max_depth: Option<usize>,
     #[command(flatten)]
     sizes: Sizes,
 }
@@ -61,8 +63,9 @@ struct Row {
 
 impl DuArgs {
     pub(crate) fn run(self) -> Result<ExitCode> {
-        let mut work = Du { args: &self, image: PathBuf::new(), counted: HashSet::new(), rows: Vec::new() };
-        let code = self.paths.each(&mut work)?;
+        let depth = if self.summarize { 0 } else { self.max_depth.unwrap_or(usize::MAX) };
+        let mut work = Du { args: &self, depth, image: PathBuf::new(), counted: HashSet::new(), rows: Vec::new() };
+        let code = look_at_each(self.paths.places(), &mut work)?;
         if self.sizes.json {
             output::json(&work.rows)?;
         }
@@ -72,24 +75,24 @@ impl DuArgs {
 
 struct Du<'a> {
     args: &'a DuArgs,
+    /// Levels below a path that have lines.
+    depth: usize,
     /// The image that is being looked at.
     image: PathBuf,
     /// Its directories and files of several names that were counted.
-    counted: HashSet<Ino>,
+    counted: HashSet<FileId>,
     /// All that JSON shows.
     rows: Vec<Row>,
 }
 
-impl Work for Du<'_> {
-    const ACCESS: Access = Access::Read;
-
-    fn on<F: Format>(&mut self, tree: &VolumeTree<'_, F>, place: &Inside, going: &mut Going) -> Result<()> {
+impl Look for Du<'_> {
+    fn at<T: Tree>(&mut self, tree: &T, place: &Inside, going: &mut Going) -> Result<()> {
         let top = existing(tree, place)?;
         if self.image != place.image {
             self.image.clone_from(&place.image);
             self.counted.clear();
         }
-        if self.counted.contains(&top.ino) {
+        if self.counted.contains(&tree.meta(&top)?.id) {
             return Ok(());
         }
         let mut sums = Sums::new(&place.path);
@@ -104,7 +107,7 @@ impl Work for Du<'_> {
             }
             Visit::Leaves => {
                 let (path, sectors) = sums.innermost();
-                if !self.args.summarize && sums.is_below_top() {
+                if (1..=self.depth).contains(&sums.depth()) {
                     self.show(path, sectors)?;
                 }
                 sums.leave();
@@ -149,9 +152,9 @@ impl Sums {
         (&self.path, self.open.last().map_or(0, |(sum, _)| *sum))
     }
 
-    /// Returns true in a directory below the first one.
-    fn is_below_top(&self) -> bool {
-        self.open.len() > 2
+    /// Returns the levels between the first directory and the innermost one.
+    fn depth(&self) -> usize {
+        self.open.len().saturating_sub(2)
     }
 
     /// Leaves a directory, whose sum becomes part of that above.
@@ -165,10 +168,10 @@ impl Sums {
 
 impl Du<'_> {
     /// Returns the sectors of a file; `None` if it was counted before.
-    fn sectors<'v, F: Format>(&mut self, tree: &VolumeTree<'v, F>, node: &Held<'v, F>) -> Result<Option<u64>> {
-        let stat = tree.stat(node)?;
-        let is_new = stat.attr.nlink < 2 && stat.attr.kind != FileKind::Directory || self.counted.insert(stat.ino);
-        Ok(is_new.then_some(stat.sectors))
+    fn sectors<T: Tree>(&mut self, tree: &T, node: &T::Node) -> Result<Option<u64>> {
+        let meta = tree.meta(node)?;
+        let is_new = meta.nlink < 2 && meta.kind != FileKind::Directory || self.counted.insert(meta.id);
+        Ok(is_new.then_some(meta.sectors))
     }
 
     fn show(&mut self, path: &[u8], sectors: u64) -> Result<()> {

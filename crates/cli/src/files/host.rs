@@ -16,20 +16,67 @@ use std::path::{Path, PathBuf};
 use moafs_runtime::Timestamp;
 use moafs_vfs::types::FileKind;
 use rustix::fs::{
-    AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, SeekFrom, Stat, Timespec, Timestamps, Uid, XattrFlags,
+    AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, ResolveFlags, SeekFrom, Stat, StatxFlags, StatxTimestamp, Timespec,
+    Timestamps, Uid, XattrFlags,
 };
 use rustix::io::Errno;
 
 use super::trail::Trail;
-use super::tree::{Extent, FileId, LastLink, Meta, New, OwnerSet, Tree, Xattr};
+use super::tree::{Details, Extent, FileId, LastLink, Meta, New, OwnerSet, Tree, Xattr};
 use crate::error::{CliError, Result};
 
 /// The longest value of an extended attribute, and the longest list of names (`XATTR_SIZE_MAX`).
 const XATTR_BYTES_MAX: usize = 64 << 10;
 
-/// The host's files, as a place to copy from and to.
+/// The host's files, or those of a mount.
 #[derive(Debug)]
-pub(crate) struct Host;
+pub(crate) struct Host {
+    mount: Option<Mount>,
+}
+
+/// A mounted volume, whose files are found without leaving it.
+#[derive(Debug)]
+struct Mount {
+    top: OwnedFd,
+    /// Beginning of every trail: `IMAGE:/`.
+    trail: Trail,
+}
+
+impl Host {
+    /// Returns all files of the host.
+    pub(crate) fn whole() -> Host {
+        Host { mount: None }
+    }
+
+    /// Returns the files of the volume on `image`, which is mounted on `dir`. Absolute paths and links begin at `dir`.
+    pub(crate) fn mounted(image: &Path, dir: &Path) -> Result<Host> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let top = rustix::fs::open(dir, flags, Mode::empty())
+            .map_err(|errno| CliError::host("opening", dir)(errno.into()))?;
+        let trail = Trail::new(&[image.as_os_str().as_bytes(), b":/"].concat());
+        Ok(Host { mount: Some(Mount { top, trail }) })
+    }
+
+    /// Opens the place of a path.
+    fn open_path(&self, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
+        let Some(Mount { top, .. }) = &self.mount else { return rustix::fs::open(path, flags, Mode::empty()) };
+        // The mount's root is the root of all paths, `..` and links do not lead out of it.
+        let path = [b"./", path].concat();
+        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        rustix::fs::openat2(top, path, flags, Mode::empty(), resolve)
+    }
+
+    /// Begins the trail of a path.
+    fn trail_of(&self, path: &[u8]) -> Trail {
+        match &self.mount {
+            None => Trail::new(path),
+            Some(Mount { trail, .. }) => match path.iter().position(|byte| *byte != b'/') {
+                Some(first) => trail.join(&path[first..]),
+                None => trail.clone(),
+            },
+        }
+    }
+}
 
 /// A file of the host, held by a descriptor.
 #[derive(Debug)]
@@ -94,6 +141,10 @@ fn id_of(stat: &Stat) -> FileId {
     FileId::Host { dev: stat.st_dev, ino: stat.st_ino }
 }
 
+fn identity_and_kind(stat: &Stat) -> Option<(FileId, FileKind)> {
+    Some((id_of(stat), FileKind::from_mode(stat.st_mode)?))
+}
+
 /// Returns the identity of the file that a path leads to; `None` if there is none.
 pub(crate) fn id_of_path(path: &Path) -> Option<FileId> {
     rustix::fs::stat(path).ok().map(|stat| id_of(&stat))
@@ -120,7 +171,7 @@ fn hold(dir: BorrowedFd<'_>, name: &OsStr, trail: Trail) -> Result<Option<HostNo
     let mut node = HostNode::new(fd, false, trail);
     if FileType::from_raw_mode(node.stat()?.st_mode) == FileType::Symlink {
         let target = rustix::fs::statat(dir, name, AtFlags::empty()).ok();
-        node.leads_to = target.and_then(|stat| Some((id_of(&stat), FileKind::from_mode(stat.st_mode)?)));
+        node.leads_to = target.as_ref().and_then(identity_and_kind);
     }
     Ok(Some(node))
 }
@@ -141,19 +192,33 @@ impl Tree for Host {
     const BATCH_FILES: usize = 128;
 
     fn resolve(&self, path: &[u8], last: LastLink) -> Result<Option<HostNode>> {
-        let trail = Trail::new(path);
-        if last == LastLink::Kept {
-            return hold(CWD, OsStr::from_bytes(path), trail);
+        let trail = self.trail_of(path);
+        let keeps = if last == LastLink::Kept { OFlags::NOFOLLOW } else { OFlags::empty() };
+        let fd = match self.open_path(path, OFlags::PATH | OFlags::CLOEXEC | keeps) {
+            Ok(fd) => fd,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(errno) => return Err(failed("looking up", &trail)(errno)),
+        };
+        let mut node = HostNode::new(fd, false, trail);
+        if FileType::from_raw_mode(node.stat()?.st_mode) == FileType::Symlink {
+            let target = self.open_path(path, OFlags::PATH | OFlags::CLOEXEC).and_then(rustix::fs::fstat).ok();
+            node.leads_to = target.as_ref().and_then(identity_and_kind);
         }
-        match rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
-            Ok(fd) => Ok(Some(HostNode::new(fd, false, trail))),
-            Err(Errno::NOENT) => Ok(None),
-            Err(errno) => Err(failed("looking up", &trail)(errno)),
-        }
+        Ok(Some(node))
     }
 
     fn child(&self, dir: &HostNode, name: &[u8]) -> Result<Option<HostNode>> {
         hold(dir.fd.as_fd(), component(dir, name)?, dir.trail.join(name))
+    }
+
+    fn child_followed(&self, dir: &HostNode, name: &[u8]) -> Result<Option<HostNode>> {
+        let trail = dir.trail.join(name);
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        match rustix::fs::openat(&dir.fd, component(dir, name)?, flags, Mode::empty()) {
+            Ok(fd) => Ok(Some(HostNode::new(fd, false, trail))),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(failed("following", &trail)(errno)),
+        }
     }
 
     fn entered_from(&self, dir: &HostNode, id: FileId) -> Result<HostNode> {
@@ -180,10 +245,21 @@ impl Tree for Host {
             size: u64::try_from(stat.st_size).unwrap_or(0),
             rdev: stat.st_rdev,
             nlink: stat.st_nlink,
+            sectors: u64::try_from(stat.st_blocks).unwrap_or(0),
             atime: time(stat.st_atime, stat.st_atime_nsec),
             mtime: time(stat.st_mtime, stat.st_mtime_nsec),
             id: id_of(&stat),
         })
+    }
+
+    fn details(&self, node: &HostNode) -> Result<Details> {
+        let flags = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW;
+        let wanted = StatxFlags::CTIME | StatxFlags::BTIME;
+        let stat = rustix::fs::statx(&node.fd, c"", flags, wanted).map_err(node.failed("looking at"))?;
+        let time = |time: StatxTimestamp| Timestamp::new(time.tv_sec, time.tv_nsec);
+        let has_birth = stat.stx_mask & StatxFlags::BTIME.bits() != 0;
+        let birth = has_birth.then(|| time(stat.stx_btime));
+        Ok(Details { ctime: time(stat.stx_ctime), birth, generation: None, flags: None, runs: None })
     }
 
     fn leads_to(&self, node: &HostNode) -> Result<Option<(FileId, FileKind)>> {

@@ -1,39 +1,47 @@
 //! `moafs ls`: lists files of a volume.
 
-use std::ffi::OsString;
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 use std::process::ExitCode;
 
-use clap::Args;
-use moafs_vfs::Format;
-use moafs_vfs::api::Stat;
+use clap::{ArgAction, Args};
 use moafs_vfs::types::FileKind;
 use serde::Serialize;
 
-use super::existing;
-use super::tree::Tree;
-use super::volume_tree::{Held, VolumeTree};
+use super::color::{ColorWhen, Colors};
+use super::paths::{Going, Look, Paths, look_at_each};
+use super::tree::{LastLink, Meta, Tree};
 use super::walk::{Step, Walk};
+use super::{existing, found};
 use crate::error::{CliError, Result};
 use crate::output;
 use crate::place::Inside;
-use crate::volume::{Access, Volume, with_volume};
+use crate::time::{Reported, TimeStyle};
 
 /// List files of a volume
+///
+/// As with ls(1), files that are given come first, then directories, each below its path if there are several; a
+/// symbolic link to a directory is followed where it is given, except with -l or -d. There is one name on a line.
 #[derive(Debug, Args)]
-#[command(after_help = "\
+#[command(
+    disable_help_flag = true,
+    after_help = "\
 Examples:
   moafs ls disk.img:/
-  moafs ls -lR disk.img /home
+  moafs ls -lh disk.img:/boot disk.img:/etc/fstab
+  moafs ls -lR --time-style=full-iso disk.img /home
   moafs ls -R --json disk.img:/etc
 
-Exit code: 0 everything listed, 1 something was not (and said so).")]
+Exit code: 0 everything listed, 1 something was not (and said so)."
+)]
 pub(crate) struct LsArgs {
-    /// IMAGE:PATH, or IMAGE
-    #[arg(value_name = "IMAGE[:PATH]")]
-    image: OsString,
-    /// PATH, if it was not given with the image
-    path: Option<OsString>,
+    #[command(flatten)]
+    paths: Paths,
+    #[command(flatten)]
+    ls: Ls,
+}
+
+#[derive(Debug, Args)]
+struct Ls {
     /// Mode, names, owner, group, size, time of last change
     #[arg(short)]
     long: bool,
@@ -43,20 +51,47 @@ pub(crate) struct LsArgs {
     /// Also list names that begin with a dot
     #[arg(short, long)]
     all: bool,
+    /// List directories themselves, not what is in them
+    #[arg(short, long)]
+    directory: bool,
     /// Show inode numbers
     #[arg(short, long)]
     inode: bool,
+    /// With -l: sizes for people, with units
+    #[arg(short = 'h', long)]
+    human_readable: bool,
+    /// One name on a line, as always
+    #[arg(short = '1')]
+    _one: bool,
     /// Show ? for control characters in names, as on terminals; elsewhere names are shown as they are
     #[arg(short = 'q', long)]
     hide_control_chars: bool,
+    /// Colour names by kind, as LS_COLORS says
+    #[arg(
+        long,
+        value_enum,
+        value_name = "WHEN",
+        num_args = 0..=1,
+        require_equals = true,
+        default_value = "never",
+        default_missing_value = "always"
+    )]
+    color: ColorWhen,
+    /// With -l: zoned (local time with its zone), full-iso (also nanoseconds), long-iso, iso, +FORMAT of date(1)
+    #[arg(long, value_name = "STYLE", default_value = "zoned")]
+    time_style: TimeStyle,
     /// Print the list as JSON
     #[arg(long)]
     json: bool,
+    /// Print help
+    #[arg(long, action = ArgAction::Help)]
+    help: Option<bool>,
 }
 
 /// A listed file, as JSON shows it.
 #[derive(Debug, Serialize)]
 struct Entry {
+    image: String,
     /// The path, with U+FFFD for bytes that are not UTF-8.
     path: String,
     /// The bytes of a path that is not UTF-8.
@@ -66,68 +101,131 @@ struct Entry {
     kind: &'static str,
     /// Permission bits in octal.
     mode: String,
-    nlink: u32,
+    nlink: u64,
     uid: u32,
     gid: u32,
     size: u64,
     sectors: u64,
-    mtime: String,
+    /// Of devices.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rdev: Option<Rdev>,
+    mtime: Reported,
     #[serde(skip_serializing_if = "Option::is_none")]
     target: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     target_hex: Option<String>,
 }
 
+/// The number of a device, as JSON shows it.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(crate) struct Rdev {
+    pub(crate) major: u32,
+    pub(crate) minor: u32,
+}
+
+impl Rdev {
+    /// Returns the number of a device; `None` for other files.
+    pub(crate) fn of(kind: FileKind, rdev: u64) -> Option<Rdev> {
+        let is_device = matches!(kind, FileKind::CharDevice | FileKind::BlockDevice);
+        is_device.then(|| Rdev { major: libc::major(rdev), minor: libc::minor(rdev) })
+    }
+}
+
 impl LsArgs {
     pub(crate) fn run(self) -> Result<ExitCode> {
-        let place = Inside::parse(&self.image, self.path.as_ref())?;
-        with_volume!(&place.image, Access::Read, |volume| self.list(volume, &place))?;
-        Ok(ExitCode::SUCCESS)
-    }
-
-    fn list<F: Format>(&self, volume: &Volume<F>, place: &Inside) -> Result<()> {
-        let tree = VolumeTree::new(&volume.vfs, &place.image);
-        let node = existing(&tree, place)?;
-        let hides = self.hide_control_chars || io::stdout().is_terminal();
-        let out = BufWriter::new(io::stdout().lock());
-        let mut listing = Listing { args: self, tree: &tree, hides, out, entries: 0, failed: 0 };
-        let listed = listing.all(node, place);
+        let places = self.paths.places();
+        let images = || places.iter().flatten().map(|place| &place.image);
+        let mut listing = Listing {
+            args: &self.ls,
+            hides: self.ls.hide_control_chars || io::stdout().is_terminal(),
+            colors: self.ls.color.colors(),
+            has_heads: self.ls.recursive || places.len() > 1,
+            has_images: images().any(|image| images().next() != Some(image)),
+            out: BufWriter::new(io::stdout().lock()),
+            blocks: 0,
+            entries: 0,
+        };
+        if self.ls.json {
+            listing.write(b"[")?;
+        }
+        let listed = look_at_each(places, &mut listing);
         // Entries listed before a failure are shown, and JSON is complete.
         let ended = listing.end();
-        listed.and(ended)
+        listed.and_then(|code| ended.map(|()| code))
     }
 }
 
-struct Listing<'a, 'v, F: Format> {
-    args: &'a LsArgs,
-    tree: &'a VolumeTree<'v, F>,
+struct Listing<'a> {
+    args: &'a Ls,
     /// True if names are shown as plain text.
     hides: bool,
+    colors: Option<Colors>,
+    /// True if a line before each directory says which it is.
+    has_heads: bool,
+    /// True if such lines, and files that were given, are shown with their image: there are several.
+    has_images: bool,
     out: BufWriter<StdoutLock<'a>>,
+    /// Number of directories and runs of files written, with an empty line between them.
+    blocks: u64,
     /// Number of entries written as JSON.
     entries: u64,
-    /// Number of entries that could not be listed, which was reported.
-    failed: u64,
 }
 
-impl<'v, F: Format> Listing<'_, 'v, F> {
-    fn all(&mut self, node: Held<'v, F>, place: &Inside) -> Result<()> {
-        if self.args.json {
-            self.write(b"[")?;
-        }
-        if self.tree.meta(&node)?.kind != FileKind::Directory {
-            return self.show(&node, &place.path, &place.path);
+impl Look for Listing<'_> {
+    fn at<T: Tree>(&mut self, tree: &T, place: &Inside, going: &mut Going) -> Result<()> {
+        let node = self.given(tree, place)?;
+        if self.args.directory || tree.meta(&node)?.kind != FileKind::Directory {
+            self.blocks = 1;
+            let name = self.with_image(place, &place.path);
+            return self.show(tree, &node, &name, place, &place.path);
         }
         let end = place.path.iter().rposition(|&byte| byte != b'/').map_or(0, |last| last + 1);
-        self.tree_below(node, place.path[..end].to_vec())
+        self.tree_below(tree, node, place, going, place.path[..end].to_vec())
+    }
+
+    /// Returns files before directories, both by their paths.
+    fn ordered<'p, T: Tree>(&self, tree: &T, places: &'p [Inside]) -> Vec<&'p Inside> {
+        let is_directory = |place: &Inside| {
+            let meta = self.given(tree, place).and_then(|node| tree.meta(&node));
+            !self.args.directory && meta.is_ok_and(|meta| meta.kind == FileKind::Directory)
+        };
+        let mut ordered: Vec<&Inside> = places.iter().collect();
+        ordered.sort_by_cached_key(|place| (is_directory(place), place.path.clone()));
+        ordered
+    }
+}
+
+impl Listing<'_> {
+    /// Returns the file that is given: a symbolic link to a directory is followed, if links are not to be shown.
+    fn given<T: Tree>(&self, tree: &T, place: &Inside) -> Result<T::Node> {
+        let node = existing(tree, place)?;
+        let leads_on = !self.args.long && !self.args.directory && tree.meta(&node)?.kind == FileKind::Symlink;
+        match leads_on.then(|| tree.leads_to(&node)).transpose()?.flatten() {
+            Some((_, FileKind::Directory)) => found(tree, place, LastLink::Followed),
+            _ => Ok(node),
+        }
+    }
+
+    fn with_image(&self, place: &Inside, path: &[u8]) -> Vec<u8> {
+        if !self.has_images {
+            return path.to_vec();
+        }
+        [place.image.as_os_str().as_encoded_bytes(), b":", path].concat()
     }
 
     /// Lists a directory, and with `-R` all below it.
-    fn tree_below(&mut self, top: Held<'v, F>, mut path: Vec<u8>) -> Result<()> {
-        let mut walk = Walk::new(self.tree);
-        let id = self.tree.meta(&top)?.id;
+    fn tree_below<T: Tree>(
+        &mut self,
+        tree: &T,
+        top: T::Node,
+        place: &Inside,
+        going: &mut Going,
+        mut path: Vec<u8>,
+    ) -> Result<()> {
+        let mut walk = Walk::new(tree);
+        let id = tree.meta(&top)?.id;
         walk.meet(&top, id)?;
-        let below = self.directory(&top, &path, false)?;
+        let below = self.directory(tree, &top, place, going, &path)?;
         walk.enter(b"", top, id, below);
         loop {
             match walk.step()? {
@@ -135,86 +233,90 @@ impl<'v, F: Format> Listing<'_, 'v, F> {
                     let len = path.len();
                     path.push(b'/');
                     path.extend_from_slice(&name);
-                    match self.enter(&mut walk, name, node, &path) {
-                        Ok(()) => {}
-                        Err(error @ CliError::Output(_)) => return Err(error),
-                        Err(error) => {
-                            self.tell(&error);
-                            path.truncate(len);
-                        }
+                    let entered = self.enter(&mut walk, tree, (name, node), place, going, &path);
+                    if entered.is_err() {
+                        path.truncate(len);
                     }
+                    going.after(entered)?;
                 }
-                Step::Failed(error) => self.tell(&error),
+                Step::Failed(error) => going.after(Err(error))?,
                 Step::Leave { name, .. } => path.truncate(path.len().saturating_sub(name.len() + 1)),
                 Step::End => return Ok(()),
             }
         }
     }
 
-    fn enter<'t>(
+    fn enter<'t, T: Tree>(
         &mut self,
-        walk: &mut Walk<'t, VolumeTree<'v, F>>,
-        name: Vec<u8>,
-        dir: Held<'v, F>,
+        walk: &mut Walk<'t, T>,
+        tree: &'t T,
+        (name, dir): (Vec<u8>, T::Node),
+        place: &Inside,
+        going: &mut Going,
         path: &[u8],
     ) -> Result<()> {
-        let id = self.tree.meta(&dir)?.id;
+        let id = tree.meta(&dir)?.id;
         walk.meet(&dir, id)?;
-        let below = self.directory(&dir, path, true)?;
+        let below = self.directory(tree, &dir, place, going, path)?;
         walk.enter(&name, dir, id, below);
         Ok(())
     }
 
-    fn tell(&mut self, error: &CliError) {
-        self.failed += 1;
-        output::complain(error);
-    }
-
     /// Lists the entries of one directory. Returns the names of the directories in it that are also
     /// to be listed.
-    fn directory(&mut self, dir: &Held<'v, F>, path: &[u8], is_below: bool) -> Result<Vec<Vec<u8>>> {
-        let names = self.tree.names(dir)?;
-        if self.args.recursive && !self.args.json {
-            let head = self.shown(if path.is_empty() { b"/" } else { path });
-            self.write(&[if is_below { b"\n" } else { &b""[..] }, &head, b":\n"].concat())?;
+    fn directory<T: Tree>(
+        &mut self,
+        tree: &T,
+        dir: &T::Node,
+        place: &Inside,
+        going: &mut Going,
+        path: &[u8],
+    ) -> Result<Vec<Vec<u8>>> {
+        let names = tree.names(dir)?;
+        if self.has_heads && !self.args.json {
+            let head = self.with_image(place, if path.is_empty() { b"/" } else { path });
+            let before: &[u8] = if self.blocks > 0 { b"\n" } else { b"" };
+            self.blocks += 1;
+            let head = self.shown(&head);
+            self.write(&[before, &head, b":\n"].concat())?;
         }
         let mut below = Vec::new();
         for name in names.into_iter().filter(|name| self.args.all || !name.starts_with(b".")) {
-            match self.listed(dir, &name, path) {
+            match self.listed(tree, dir, &name, place, path) {
                 Ok(true) => below.push(name),
                 Ok(false) => {}
-                Err(error @ CliError::Output(_)) => return Err(error),
-                Err(error) => self.tell(&error),
+                Err(error) => going.after(Err(error))?,
             }
         }
         Ok(below)
     }
 
     /// Lists an entry. Returns true if it is a directory that is also to be listed.
-    fn listed(&mut self, dir: &Held<'v, F>, name: &[u8], path: &[u8]) -> Result<bool> {
-        let Some(node) = self.tree.child(dir, name)? else { return Ok(false) };
-        self.show(&node, name, &[path, b"/", name].concat())?;
-        Ok(self.args.recursive && self.tree.meta(&node)?.kind == FileKind::Directory)
+    fn listed<T: Tree>(&mut self, tree: &T, dir: &T::Node, name: &[u8], place: &Inside, path: &[u8]) -> Result<bool> {
+        let Some(node) = tree.child(dir, name)? else { return Ok(false) };
+        self.show(tree, &node, name, place, &[path, b"/", name].concat())?;
+        Ok(self.args.recursive && tree.meta(&node)?.kind == FileKind::Directory)
     }
 
-    fn show(&mut self, node: &Held<'v, F>, name: &[u8], path: &[u8]) -> Result<()> {
-        let stat = self.tree.stat(node)?;
-        let is_link = stat.attr.kind == FileKind::Symlink;
-        let target = if is_link { Some(self.tree.target(node)?) } else { None };
+    fn show<T: Tree>(&mut self, tree: &T, node: &T::Node, name: &[u8], place: &Inside, path: &[u8]) -> Result<()> {
+        let meta = tree.meta(node)?;
+        let is_link = meta.kind == FileKind::Symlink;
+        let target = if is_link { Some(tree.target(node)?) } else { None };
         if self.args.json {
-            let text = output::json_text(&entry(&stat, path, target.as_deref()))?.replace('\n', "\n  ");
+            let text = output::json_text(&entry(&meta, place, path, target.as_deref()))?.replace('\n', "\n  ");
             let before = if self.entries == 0 { "\n  " } else { ",\n  " };
             self.entries += 1;
             return self.write(format!("{before}{text}").as_bytes());
         }
         let mut line = Vec::new();
         if self.args.inode {
-            line.extend(format!("{:>10} ", stat.ino.0).into_bytes());
+            line.extend(format!("{:>10} ", meta.id.ino()).into_bytes());
         }
         if self.args.long {
-            line.extend(long_line(&stat).into_bytes());
+            line.extend(self.args.long_line(&meta).into_bytes());
         }
-        line.extend(self.shown(name));
+        let shown = self.shown(name);
+        line.extend(self.colors.as_ref().map_or_else(|| shown.clone(), |colors| colors.paint(&shown, name, &meta)));
         if let Some(target) = target.filter(|_| self.args.long) {
             line.extend(b" -> ");
             line.extend(self.shown(&target));
@@ -235,44 +337,41 @@ impl<'v, F: Format> Listing<'_, 'v, F> {
         if self.args.json {
             self.write(if self.entries == 0 { b"]\n" } else { b"\n]\n" })?;
         }
-        self.out.flush().map_err(CliError::Output)?;
-        match self.failed {
-            0 => Ok(()),
-            failed => Err(CliError::Partial { failed, done: "listed" }),
-        }
+        self.out.flush().map_err(CliError::Output)
     }
 }
 
-fn entry(stat: &Stat, path: &[u8], target: Option<&[u8]>) -> Entry {
-    let attr = &stat.attr;
+fn entry(meta: &Meta, place: &Inside, path: &[u8], target: Option<&[u8]>) -> Entry {
     Entry {
+        image: place.image.to_string_lossy().into_owned(),
         path: String::from_utf8_lossy(path).into_owned(),
         path_hex: output::hex_unless_text(path),
-        ino: stat.ino.0,
-        kind: kind_name(attr.kind),
-        mode: format!("{:04o}", attr.perm),
-        nlink: attr.nlink,
-        uid: attr.uid,
-        gid: attr.gid,
-        size: attr.size,
-        sectors: stat.sectors,
-        mtime: output::time(attr.mtime),
+        ino: meta.id.ino(),
+        kind: kind_name(meta.kind),
+        mode: format!("{:04o}", meta.perm),
+        nlink: meta.nlink,
+        uid: meta.uid,
+        gid: meta.gid,
+        size: meta.size,
+        sectors: meta.sectors,
+        rdev: Rdev::of(meta.kind, meta.rdev),
+        mtime: Reported(meta.mtime),
         target: target.map(|target| String::from_utf8_lossy(target).into_owned()),
         target_hex: target.and_then(output::hex_unless_text),
     }
 }
 
-/// Returns the columns that `-l` shows before the name.
-fn long_line(stat: &Stat) -> String {
-    let attr = &stat.attr;
-    let size = match attr.kind {
-        FileKind::CharDevice | FileKind::BlockDevice => {
-            format!("{}, {}", libc::major(attr.rdev), libc::minor(attr.rdev))
-        }
-        _ => attr.size.to_string(),
-    };
-    let (mode, time) = (mode_text(attr.kind, attr.perm), output::time(attr.mtime));
-    format!("{mode} {:>3} {:>5} {:>5} {size:>12} {time} ", attr.nlink, attr.uid, attr.gid)
+impl Ls {
+    /// Returns the columns that `-l` shows before the name.
+    fn long_line(&self, meta: &Meta) -> String {
+        let size = match Rdev::of(meta.kind, meta.rdev) {
+            Some(Rdev { major, minor }) => format!("{major}, {minor}"),
+            None if self.human_readable => output::size(meta.size),
+            None => meta.size.to_string(),
+        };
+        let (mode, time) = (mode_text(meta.kind, meta.perm), self.time_style.show(meta.mtime));
+        format!("{mode} {:>3} {:>5} {:>5} {size:>12} {time} ", meta.nlink, meta.uid, meta.gid)
+    }
 }
 
 /// Returns a kind in one word.

@@ -14,6 +14,7 @@ use super::volume_tree::{Held, VolumeTree};
 use super::walk::is_within;
 use super::{Named, failure, named};
 use crate::error::{CliError, Result};
+use crate::output;
 use crate::place::Inside;
 use crate::volume::Access;
 
@@ -28,15 +29,40 @@ Examples:
   moafs mv disk.img:/etc/hosts disk.img:/etc/hosts.old
   moafs mv disk.img:/a disk.img:/b disk.img:/dir/
   moafs mv disk.img /a /b /dir                  the same
+  moafs mv -i disk.img:/new disk.img:/kept      ask if /kept exists
 
 Exit code: 0 moved, 1 something was not (and said so).")]
 pub(crate) struct MvArgs {
     /// Sources, and last the destination: IMAGE:PATH each, or IMAGE, then paths on it
     #[arg(required = true, num_args = 2.., value_name = "SOURCE... DESTINATION")]
     places: Vec<OsString>,
+    #[command(flatten)]
+    replacing: Replacing,
+}
+
+/// The treatment of files that have a source's new name; the last of these options holds.
+#[derive(Debug, Clone, Copy, Args)]
+struct Replacing {
+    /// Replace without asking (the default)
+    #[arg(short, long, overrides_with_all = ["interactive", "no_clobber"])]
+    force: bool,
+    /// Ask before a file is replaced
+    #[arg(short, long, overrides_with_all = ["force", "no_clobber"])]
+    interactive: bool,
     /// Replace nothing: leave a source alone whose new name exists
-    #[arg(short, long)]
+    #[arg(short, long, overrides_with_all = ["force", "interactive"])]
     no_clobber: bool,
+}
+
+impl Replacing {
+    /// Decides if a file is replaced, and asks if that was asked for.
+    fn allows(self, shown: &str) -> Result<bool> {
+        match (self.no_clobber, self.interactive) {
+            (true, _) => Ok(false),
+            (_, true) => output::confirm(&format!("moafs: replace {shown}?")),
+            _ => Ok(true),
+        }
+    }
 }
 
 impl MvArgs {
@@ -44,13 +70,13 @@ impl MvArgs {
         let mut sources = Inside::parse_on_one(&self.places, "mv")?;
         let (Some(to), false) = (sources.pop(), sources.is_empty()) else { return Err(CliError::few_places()) };
         let destination = Destination::new(&to.path, sources.len(), "moved");
-        on_each(sources.into_iter().map(Ok).collect(), &mut Mv { destination, no_clobber: self.no_clobber })
+        on_each(sources.into_iter().map(Ok).collect(), &mut Mv { destination, replacing: self.replacing })
     }
 }
 
 struct Mv<'a> {
     destination: Destination<'a>,
-    no_clobber: bool,
+    replacing: Replacing,
 }
 
 impl Work for Mv<'_> {
@@ -64,7 +90,7 @@ impl Work for Mv<'_> {
         let new_name = new_name.ok_or_else(|| failure("moving", place, libc::EINVAL))?;
         let old = tree.child(&to, &new_name)?;
         match &old {
-            Some(_) if self.no_clobber => Ok(()),
+            Some(old) if !self.replacing.allows(&tree.describe(old))? => Ok(()),
             Some(old) if old.ino == node.ino => unite(tree, (&dir, name), (&to, &new_name), [&node, old]),
             _ => {
                 self.check(tree, place, &node, &to, old.is_some())?;

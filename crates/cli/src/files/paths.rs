@@ -1,4 +1,4 @@
-//! [`on_each`]: the one way in which commands go through the paths that they are given.
+//! [`on_each`] and [`look_at_each`]: the ways in which commands go through the paths that they are given.
 //!
 //! Paths of one image that follow one another share one opening of the volume. A path that fails is told, the command
 //! goes on with the next one, and ends with exit code 1.
@@ -10,8 +10,11 @@ use std::process::ExitCode;
 use clap::Args;
 use moafs_vfs::Format;
 
+use super::host::Host;
+use super::tree::Tree;
 use super::volume_tree::VolumeTree;
 use crate::error::{CliError, Result};
+use crate::mounted;
 use crate::output;
 use crate::place::Inside;
 use crate::stop::Stop;
@@ -31,6 +34,16 @@ pub(crate) trait Work {
     const ACCESS: Access;
 
     fn on<F: Format>(&mut self, tree: &VolumeTree<'_, F>, place: &Inside, going: &mut Going) -> Result<()>;
+}
+
+/// The work of a command that only looks, on each path.
+pub(crate) trait Look {
+    fn at<T: Tree>(&mut self, tree: &T, place: &Inside, going: &mut Going) -> Result<()>;
+
+    /// Returns the places of one image in the order in which they are looked at.
+    fn ordered<'p, T: Tree>(&self, _tree: &T, places: &'p [Inside]) -> Vec<&'p Inside> {
+        places.iter().collect()
+    }
 }
 
 /// A command that goes on after failures, until it is interrupted.
@@ -72,32 +85,65 @@ impl Going {
 }
 
 impl Paths {
+    /// Returns the places.
+    pub(crate) fn places(&self) -> Vec<Result<Inside>> {
+        Inside::parse_all(&self.words)
+    }
+
     /// Does the work on each path.
     pub(crate) fn each(&self, work: &mut impl Work) -> Result<ExitCode> {
-        on_each(Inside::parse_all(&self.words), work)
+        on_each(self.places(), work)
     }
 }
 
 /// Does the work on each place.
 pub(crate) fn on_each<W: Work>(places: Vec<Result<Inside>>, work: &mut W) -> Result<ExitCode> {
+    by_image(places, |image, places, going| {
+        with_volume!(image, W::ACCESS, |volume| {
+            let tree = VolumeTree::new(&volume.vfs, image);
+            places.iter().try_for_each(|place| {
+                let done = work.on(&tree, place, going);
+                going.after(done)
+            })
+        })
+    })
+}
+
+/// Looks at each place. A volume that moafs has mounted is looked at through the mount.
+pub(crate) fn look_at_each(places: Vec<Result<Inside>>, look: &mut impl Look) -> Result<ExitCode> {
+    by_image(places, |image, places, going| {
+        if let Some(mount_point) = mounted::mount_point(image) {
+            return look_through(&Host::mounted(image, &mount_point)?, places, look, going);
+        }
+        with_volume!(image, Access::Read, |volume| look_through(
+            &VolumeTree::new(&volume.vfs, image),
+            places,
+            look,
+            going
+        ))
+    })
+}
+
+fn look_through<T: Tree>(tree: &T, places: &[Inside], look: &mut impl Look, going: &mut Going) -> Result<()> {
+    look.ordered(tree, places).into_iter().try_for_each(|place| {
+        let done = look.at(tree, place, going);
+        going.after(done)
+    })
+}
+
+/// Gives the places of each image in turn to `work`. One that is not understood is told, and passed by.
+fn by_image(
+    places: Vec<Result<Inside>>,
+    mut work: impl FnMut(&Path, &[Inside], &mut Going) -> Result<()>,
+) -> Result<ExitCode> {
     let mut going = Going::new()?;
     let mut known = Vec::new();
     for place in places {
         going.after(place.map(|place| known.push(place)))?;
     }
     for places in known.chunk_by(|one, next| one.image == next.image) {
-        let done = open_and_do(&places[0].image, places, work, &mut going);
+        let done = work(&places[0].image, places, &mut going);
         going.after(done)?;
     }
     Ok(going.code())
-}
-
-fn open_and_do<W: Work>(image: &Path, places: &[Inside], work: &mut W, going: &mut Going) -> Result<()> {
-    with_volume!(image, W::ACCESS, |volume| {
-        let tree = VolumeTree::new(&volume.vfs, image);
-        places.iter().try_for_each(|place| {
-            let done = work.on(&tree, place, going);
-            going.after(done)
-        })
-    })
 }

@@ -4,6 +4,7 @@
 
 use moafs_runtime::Timestamp;
 use moafs_vfs::types::FileKind;
+use serde::Serialize;
 
 use super::trail::Trail;
 use crate::error::Result;
@@ -18,7 +19,16 @@ pub(crate) enum FileId {
     Volume { volume: usize, ino: u64 },
 }
 
-/// The attributes that `cp` looks at and keeps.
+impl FileId {
+    /// Returns the inode number.
+    pub(crate) fn ino(self) -> u64 {
+        match self {
+            FileId::Host { ino, .. } | FileId::Volume { ino, .. } => ino,
+        }
+    }
+}
+
+/// The attributes that listings show, and that `cp` keeps.
 #[derive(Debug, Clone)]
 pub(crate) struct Meta {
     pub(crate) kind: FileKind,
@@ -29,9 +39,32 @@ pub(crate) struct Meta {
     pub(crate) size: u64,
     pub(crate) rdev: u64,
     pub(crate) nlink: u64,
+    /// Space that it takes, in units of 512 bytes.
+    pub(crate) sectors: u64,
     pub(crate) atime: Timestamp,
     pub(crate) mtime: Timestamp,
     pub(crate) id: FileId,
+}
+
+/// The attributes that only `stat` shows.
+#[derive(Debug, Clone)]
+pub(crate) struct Details {
+    pub(crate) ctime: Timestamp,
+    pub(crate) birth: Option<Timestamp>,
+    /// Known of a volume that is not mounted, as are those that follow.
+    pub(crate) generation: Option<u32>,
+    pub(crate) flags: Option<u32>,
+    pub(crate) runs: Option<Vec<FileRun>>,
+}
+
+/// A run of blocks of a file; holes are left out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub(crate) struct FileRun {
+    /// First block in the file.
+    pub(crate) file_block: u64,
+    /// First block on the volume.
+    pub(crate) volume_block: u64,
+    pub(crate) blocks: u64,
 }
 
 /// The attributes of a file to be made.
@@ -95,6 +128,9 @@ pub(crate) trait Tree {
     fn resolve(&self, path: &[u8], last: LastLink) -> Result<Option<Self::Node>>;
     /// Returns the file of a name in a directory; symbolic links are not followed.
     fn child(&self, dir: &Self::Node, name: &[u8]) -> Result<Option<Self::Node>>;
+    /// Returns the file of a name in a directory, or the one that a symbolic link of that name leads to; `None` if
+    /// there is none.
+    fn child_followed(&self, dir: &Self::Node, name: &[u8]) -> Result<Option<Self::Node>>;
     /// Returns the directory that `dir` was entered from.
     ///
     /// # Errors
@@ -103,6 +139,7 @@ pub(crate) trait Tree {
     /// Returns the directory that `..` of a directory leads to; of the root, the root.
     fn above(&self, dir: &Self::Node) -> Result<Self::Node>;
     fn meta(&self, node: &Self::Node) -> Result<Meta>;
+    fn details(&self, node: &Self::Node) -> Result<Details>;
     /// Returns the file that a symbolic link leads to in the end, with its kind; `None` if it leads
     /// nowhere. Any other file leads to itself.
     fn leads_to(&self, node: &Self::Node) -> Result<Option<(FileId, FileKind)>>;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use moafs_mount::options::parse_bytes;
+use moafs_mount::size::{self, SizeError};
 use moafs_vfs::Format;
 
 use super::paths::{Going, Paths, Work};
@@ -34,7 +34,7 @@ pub(crate) struct TruncateArgs {
 
 #[derive(Debug, Args)]
 struct Truncate {
-    /// The size, such as 0, 512K or 2G; +SIZE and -SIZE make longer and shorter
+    /// The size, such as 0, 512K, 1.5G or 100MB; +SIZE and -SIZE make longer and shorter
     #[arg(short, long, value_parser = NewSize::parse, allow_hyphen_values = true)]
     size: NewSize,
     /// Make no files
@@ -51,13 +51,13 @@ enum NewSize {
 }
 
 impl NewSize {
-    fn parse(text: &str) -> Result<NewSize, String> {
+    fn parse(text: &str) -> Result<NewSize, SizeError> {
         let (kind, bytes): (fn(u64) -> NewSize, &str) = match text.as_bytes().first() {
             Some(b'+') => (NewSize::Longer, &text[1..]),
             Some(b'-') => (NewSize::Shorter, &text[1..]),
             _ => (NewSize::To, text),
         };
-        parse_bytes(bytes).map(kind).ok_or_else(|| "give a size such as 0, 512K, +100M or -2G".to_owned())
+        size::parse(bytes).map(kind)
     }
 
     /// Returns the size that a file of `size` bytes gets; `None` if there is none so large.
@@ -99,7 +99,7 @@ mod tests {
     fn sizes_are_absolute_or_relative() {
         let size = |text: &str, of: u64| NewSize::parse(text).unwrap().of(of);
         assert_eq!(size("1K", 5), Some(1024));
-        assert_eq!(size("+1K", 5), Some(1029));
+        assert_eq!(size("+1.5K", 5), Some(1541));
         assert_eq!(size("-3", 5), Some(2));
         assert_eq!(size("-1K", 5), Some(0));
         assert_eq!(size("+1", u64::MAX), None);

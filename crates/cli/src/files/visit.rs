@@ -1,11 +1,9 @@
 //! [`visit`]: a file, and everything below it.
 
-use moafs_vfs::Format;
 use moafs_vfs::types::FileKind;
 
 use super::paths::Going;
 use super::tree::Tree;
-use super::volume_tree::{Held, VolumeTree};
 use super::walk::{Step, Walk};
 use crate::error::Result;
 
@@ -19,11 +17,11 @@ pub(crate) enum Visit<'n, N> {
 
 /// Visits a file and everything below it, without following symbolic links. Failures are told and passed by. `each`
 /// says of a directory that is met whether to go on below it.
-pub(crate) fn visit<'v, F: Format>(
-    tree: &VolumeTree<'v, F>,
-    top: Held<'v, F>,
+pub(crate) fn visit<T: Tree>(
+    tree: &T,
+    top: T::Node,
     going: &mut Going,
-    mut each: impl FnMut(Visit<'_, Held<'v, F>>) -> Result<bool>,
+    mut each: impl FnMut(Visit<'_, T::Node>) -> Result<bool>,
 ) -> Result<()> {
     let mut walk = Walk::new(tree);
     meet(tree, &mut walk, top, b"", &mut each)?;
@@ -39,12 +37,12 @@ pub(crate) fn visit<'v, F: Format>(
 }
 
 /// Meets a file, and enters a directory whose entries can be read and that was not met before.
-fn meet<'v, F: Format>(
-    tree: &VolumeTree<'v, F>,
-    walk: &mut Walk<'_, VolumeTree<'v, F>>,
-    node: Held<'v, F>,
+fn meet<T: Tree>(
+    tree: &T,
+    walk: &mut Walk<'_, T>,
+    node: T::Node,
     name: &[u8],
-    each: &mut impl FnMut(Visit<'_, Held<'v, F>>) -> Result<bool>,
+    each: &mut impl FnMut(Visit<'_, T::Node>) -> Result<bool>,
 ) -> Result<()> {
     let meta = tree.meta(&node)?;
     let met = Visit::Meets { node: &node, name, kind: meta.kind };

@@ -9,7 +9,7 @@ use moafs_vfs::types::{Cookie, FileKind, Ino, Mapping, Name, SetMode};
 use moafs_vfs::{Credentials, Error, Format, Vfs};
 
 use super::trail::Trail;
-use super::tree::{Extent, FileId, LastLink, Meta, New, OwnerSet, Tree, Xattr};
+use super::tree::{Details, Extent, FileId, FileRun, LastLink, Meta, New, OwnerSet, Tree, Xattr};
 use crate::error::{CliError, Result};
 use crate::owner;
 
@@ -71,16 +71,11 @@ impl<'v, F: Format> VolumeTree<'v, F> {
     }
 
     /// Returns all attributes of a file.
-    pub(crate) fn stat(&self, node: &Held<'v, F>) -> Result<Stat> {
+    fn stat(&self, node: &Held<'v, F>) -> Result<Stat> {
         self.vfs.stat(node.ino).map_err(self.failed("looking at", &node.trail))
     }
 
-    /// Returns the file at `path`; symbolic links on the way are followed within the volume, the
-    /// last component's is not.
-    pub(crate) fn walk(&self, path: &[u8]) -> Result<Option<Held<'v, F>>> {
-        self.walk_from(self.root()?, path, LastLink::Kept)
-    }
-
+    /// Returns the file at `path`; symbolic links on the way are followed within the volume.
     fn walk_from(&self, mut at: Held<'v, F>, path: &[u8], last: LastLink) -> Result<Option<Held<'v, F>>> {
         let mut todo: Vec<Vec<u8>> = components(path);
         let mut links = 0;
@@ -104,15 +99,15 @@ impl<'v, F: Format> VolumeTree<'v, F> {
         Ok(Some(at))
     }
 
-    /// Returns the runs of a file's blocks: first block in the file, first block on the volume,
-    /// length.
-    pub(crate) fn runs(&self, file: &Held<'v, F>, size: u64) -> Result<Vec<[u64; 3]>> {
-        if self.stat(file)?.attr.kind != FileKind::Regular || size == 0 {
+    /// Returns the runs of a file's blocks.
+    fn runs(&self, file: &Held<'v, F>, stat: &Stat) -> Result<Vec<FileRun>> {
+        let size = stat.attr.size;
+        if stat.attr.kind != FileKind::Regular || size == 0 {
             return Ok(Vec::new());
         }
         let shape = self.vfs.shape();
         let block_size = u64::from(shape.block_size);
-        let mut runs: Vec<[u64; 3]> = Vec::new();
+        let mut runs: Vec<FileRun> = Vec::new();
         let mut blocks = 0;
         for at in (0..size).step_by(MAP_BYTES as usize) {
             let len = MAP_BYTES.min(size - at);
@@ -123,7 +118,8 @@ impl<'v, F: Format> VolumeTree<'v, F> {
                 if blocks > shape.blocks {
                     return Err(CliError::TooManyBlocks { at: self.describe(file) });
                 }
-                push_run(&mut runs, [offset / block_size, run.start.0, run.len.into()]);
+                let (volume_block, blocks) = (run.start.0, run.len.into());
+                push_run(&mut runs, FileRun { file_block: offset / block_size, volume_block, blocks });
             }
         }
         Ok(runs)
@@ -141,10 +137,9 @@ impl<'v, F: Format> VolumeTree<'v, F> {
         renamed.map_err(self.failed("moving", &from.0.trail.join(from.1)))
     }
 
-    /// Sets the times of the last access and the last change to now.
-    pub(crate) fn touch(&self, node: &Held<'v, F>) -> Result<()> {
-        let now = Some(SetTime::Now);
-        self.set(node, "setting the times of", &SetAttr { atime: now, mtime: now, ..SetAttr::default() })
+    /// Sets the times of the last access and the last change, if they are given.
+    pub(crate) fn touch(&self, node: &Held<'v, F>, atime: Option<SetTime>, mtime: Option<SetTime>) -> Result<()> {
+        self.set(node, "setting the times of", &SetAttr { atime, mtime, ..SetAttr::default() })
     }
 
     fn name<'n>(&self, dir: &Held<'v, F>, name: &'n [u8]) -> Result<&'n Name> {
@@ -167,9 +162,12 @@ impl<'v, F: Format> VolumeTree<'v, F> {
 }
 
 /// Adds a run, joined to the last one if it continues that.
-fn push_run(runs: &mut Vec<[u64; 3]>, run: [u64; 3]) {
+fn push_run(runs: &mut Vec<FileRun>, run: FileRun) {
+    let continues = |last: &FileRun| {
+        last.file_block + last.blocks == run.file_block && last.volume_block + last.blocks == run.volume_block
+    };
     match runs.last_mut() {
-        Some([lbn, start, len]) if *lbn + *len == run[0] && *start + *len == run[1] => *len += run[2],
+        Some(last) if continues(last) => last.blocks += run.blocks,
         _ => runs.push(run),
     }
 }
@@ -197,6 +195,14 @@ impl<'v, F: Format> Tree for VolumeTree<'v, F> {
         }
     }
 
+    fn child_followed(&self, dir: &Held<'v, F>, name: &[u8]) -> Result<Option<Held<'v, F>>> {
+        let mut found = self.walk_from(self.hold(dir.ino, dir.trail.clone())?, name, LastLink::Followed)?;
+        if let Some(found) = &mut found {
+            found.trail = dir.trail.join(name);
+        }
+        Ok(found)
+    }
+
     fn entered_from(&self, dir: &Held<'v, F>, id: FileId) -> Result<Held<'v, F>> {
         // The volume is open for this command only, so the directory is where it was.
         match id {
@@ -218,7 +224,7 @@ impl<'v, F: Format> Tree for VolumeTree<'v, F> {
     }
 
     fn meta(&self, node: &Held<'v, F>) -> Result<Meta> {
-        let attr = self.stat(node)?.attr;
+        let Stat { attr, sectors, .. } = self.stat(node)?;
         Ok(Meta {
             kind: attr.kind,
             perm: attr.perm,
@@ -227,9 +233,21 @@ impl<'v, F: Format> Tree for VolumeTree<'v, F> {
             size: attr.size,
             rdev: attr.rdev,
             nlink: u64::from(attr.nlink),
+            sectors,
             atime: attr.atime,
             mtime: attr.mtime,
             id: self.id(node.ino),
+        })
+    }
+
+    fn details(&self, node: &Held<'v, F>) -> Result<Details> {
+        let stat = self.stat(node)?;
+        Ok(Details {
+            ctime: stat.attr.ctime,
+            birth: stat.attr.crtime,
+            generation: Some(stat.attr.generation),
+            flags: Some(stat.attr.flags),
+            runs: Some(self.runs(node, &stat)?),
         })
     }
 

@@ -4,7 +4,9 @@
 //!
 //! 1. A directory is entered once. In a damaged volume a directory may have several names, or contain itself: each
 //!    further meeting is an error that the caller tells and passes by, so every walk ends.
-//! 2. Nothing is recursive, and only the innermost directories are held open: a tree may be of any depth.
+//!    Where symbolic links are followed a directory may be entered again, but not below itself.
+//! 2. Nothing is recursive, and only the innermost directories are held open: a tree may be of any depth. Where
+//!    symbolic links are followed all directories above are held, since `..` may lead elsewhere.
 //! 3. A directory's parent is the one it was entered from. If it was moved meanwhile, the walk ends
 //!    with an error rather than go on elsewhere.
 
@@ -28,6 +30,8 @@ pub(crate) struct Descent<'t, T: Tree> {
 struct Above<N> {
     id: FileId,
     held: Option<Rc<N>>,
+    /// True if the directory below may have been entered through a link: then its `..` does not lead back here.
+    stays: bool,
 }
 
 impl<'t, T: Tree> Descent<'t, T> {
@@ -42,16 +46,21 @@ impl<'t, T: Tree> Descent<'t, T> {
 
     /// Enters a directory in it.
     pub(crate) fn down(&mut self, dir: Rc<T::Node>, id: FileId) {
+        self.enter(dir, id, false);
+    }
+
+    fn enter(&mut self, dir: Rc<T::Node>, id: FileId, stays: bool) {
         let held = Some(std::mem::replace(&mut self.here, dir));
-        self.above.push(Above { id: std::mem::replace(&mut self.here_id, id), held });
-        if let Some(far) = self.above.len().checked_sub(HELD_MAX + 1) {
-            self.above[far].held = None;
+        self.above.push(Above { id: std::mem::replace(&mut self.here_id, id), held, stays });
+        let far = self.above.len().checked_sub(HELD_MAX + 1).map(|far| &mut self.above[far]);
+        if let Some(far) = far.filter(|far| !far.stays) {
+            far.held = None;
         }
     }
 
     /// Goes back, and returns the directory that was left; `None` at the top, which stays.
     pub(crate) fn up(&mut self) -> Result<Option<Rc<T::Node>>> {
-        let Some(Above { id, held }) = self.above.pop() else { return Ok(None) };
+        let Some(Above { id, held, .. }) = self.above.pop() else { return Ok(None) };
         let dir = match held {
             Some(dir) => dir,
             None => Rc::new(self.tree.entered_from(&self.here, id)?),
@@ -67,12 +76,15 @@ pub(crate) struct Walk<'t, T: Tree> {
     /// `None` before the first directory is entered, and after it was left.
     descent: Option<Descent<'t, T>>,
     levels: Vec<Level>,
+    /// Directories that are not entered again: all that were, or in a walk through links those that are not left yet.
     met: HashSet<FileId>,
+    through_links: bool,
 }
 
 /// A directory that was entered.
 struct Level {
     name: Vec<u8>,
+    id: FileId,
     /// Names that were not visited yet.
     names: std::vec::IntoIter<Vec<u8>>,
 }
@@ -91,7 +103,12 @@ pub(crate) enum Step<N> {
 
 impl<'t, T: Tree> Walk<'t, T> {
     pub(crate) fn new(tree: &'t T) -> Self {
-        Walk { tree, descent: None, levels: Vec::new(), met: HashSet::new() }
+        Walk { tree, descent: None, levels: Vec::new(), met: HashSet::new(), through_links: false }
+    }
+
+    /// Prepares a walk whose caller enters directories that symbolic links lead to.
+    pub(crate) fn through_links(tree: &'t T) -> Self {
+        Walk { through_links: true, ..Walk::new(tree) }
     }
 
     /// Returns the directory whose entries are being visited.
@@ -107,19 +124,24 @@ impl<'t, T: Tree> Walk<'t, T> {
     /// Records that a directory is going to be entered.
     ///
     /// # Errors
-    /// [`CliError::MetBefore`] if it was met before.
+    /// [`CliError::MetBefore`] if it was met before, and [`CliError::LinkCycle`] in a walk through links.
     pub(crate) fn meet(&mut self, dir: &T::Node, id: FileId) -> Result<()> {
-        if self.met.insert(id) { Ok(()) } else { Err(CliError::MetBefore { at: self.tree.describe(dir) }) }
+        let at = || self.tree.describe(dir);
+        match (self.met.insert(id), self.through_links) {
+            (true, _) => Ok(()),
+            (false, false) => Err(CliError::MetBefore { at: at() }),
+            (false, true) => Err(CliError::LinkCycle { at: at() }),
+        }
     }
 
     /// Enters a directory that [`Walk::meet`] let pass; of its entries `names` will be visited.
     pub(crate) fn enter(&mut self, name: &[u8], dir: T::Node, id: FileId, names: Vec<Vec<u8>>) {
         let dir = Rc::new(dir);
         match &mut self.descent {
-            Some(descent) => descent.down(dir, id),
+            Some(descent) => descent.enter(dir, id, self.through_links),
             None => self.descent = Some(Descent::new(self.tree, dir, id)),
         }
-        self.levels.push(Level { name: name.to_vec(), names: names.into_iter() });
+        self.levels.push(Level { name: name.to_vec(), id, names: names.into_iter() });
     }
 
     /// Goes on to the next entry, or back to the directory above.
@@ -141,6 +163,9 @@ impl<'t, T: Tree> Walk<'t, T> {
 
     fn leave(&mut self) -> Result<Step<T::Node>> {
         let (Some(level), Some(descent)) = (self.levels.pop(), &mut self.descent) else { return Ok(Step::End) };
+        if self.through_links {
+            self.met.remove(&level.id);
+        }
         let dir = match descent.up()? {
             Some(dir) => dir,
             None => {

@@ -13,6 +13,7 @@ use super::arguments::InfoArgs;
 use super::facts::Facts;
 use crate::error::{CliError, Result};
 use crate::output;
+use crate::time::Reported;
 
 /// Offset of the superblock in bytes, and its length.
 const SUPERBLOCK_AT: u64 = 1024;
@@ -42,10 +43,10 @@ struct Header {
     groups: u32,
     blocks_per_group: u32,
     inodes_per_group: u32,
-    made: String,
-    last_mount: String,
-    last_write: String,
-    last_check: String,
+    made: Option<Reported>,
+    last_mount: Option<Reported>,
+    last_write: Option<Reported>,
+    last_check: Option<Reported>,
     mounts_since_check: u16,
 }
 
@@ -111,10 +112,7 @@ fn group_row(group: GroupNo, geometry: &Geometry, descriptor: &Descriptor) -> Gr
 }
 
 fn header(superblock: &Superblock, geometry: &Geometry) -> Header {
-    let time = |secs: u32| match secs {
-        0 => "never".to_owned(),
-        secs => output::time(Timestamp::new(secs.into(), 0)),
-    };
+    let time = |secs: u32| (secs != 0).then(|| Reported(Timestamp::new(secs.into(), 0)));
     let state = superblock.state();
     Header {
         format: superblock.family_name(),
@@ -172,6 +170,7 @@ impl Header {
     fn text(&self, image: &Path) -> String {
         let bytes = |blocks: u64| output::size(blocks.saturating_mul(self.block_size.into()));
         let label = if self.label.is_empty() { "no label" } else { &self.label };
+        let time = |at: Option<Reported>| at.map_or("never".to_owned(), |at| at.to_string());
         format!(
             "{}: {} volume, {}, {label}, {}, {}\n\
              features      {}\n\
@@ -198,10 +197,10 @@ impl Header {
             self.groups,
             self.blocks_per_group,
             self.inodes_per_group,
-            self.made,
-            self.last_mount,
-            self.last_write,
-            self.last_check,
+            time(self.made),
+            time(self.last_mount),
+            time(self.last_write),
+            time(self.last_check),
             self.mounts_since_check,
         )
     }

@@ -5,9 +5,9 @@ use std::process::ExitCode;
 
 use clap::Args;
 use moafs_lab::age::Aging;
-use moafs_lab::parameters::parse_size;
 use moafs_lab::volume::VolumeShape;
 use moafs_lab::{LabError, age};
+use moafs_mount::size;
 
 use crate::error::{CliError, Result};
 use crate::output;
@@ -37,18 +37,14 @@ pub(crate) struct AgeArgs {
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// Size of the volume; the paper's groups if it is not given
-    #[arg(long, value_name = "SIZE", value_parser = size)]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     size: Option<u64>,
     /// Size of a block
-    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "16K")]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "16K")]
     block: u64,
     /// Overwrite the image if it exists
     #[arg(long)]
     force: bool,
-}
-
-fn size(text: &str) -> std::result::Result<u64, String> {
-    parse_size(text).ok_or_else(|| format!("`{text}` is not a size such as 512M or 4G"))
 }
 
 impl AgeArgs {

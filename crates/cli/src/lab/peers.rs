@@ -13,12 +13,13 @@ use indicatif::{ProgressBar, ProgressStyle};
 use moafs_disk::probe::trace::Counters;
 use moafs_lab::Outcome;
 use moafs_lab::outcome::{Chart, ChartForm, Row};
+use moafs_mount::size;
 use moafs_peers::{Interrupt, Measured, Plan, SCHEDULER, System, Workload};
 use moafs_simdisk::{Model, Stats};
 
 use crate::error::{CliError, Result};
 use crate::output;
-use crate::simdisk::{bytes, factor};
+use crate::simdisk::factor;
 
 /// The range of `--scale`.
 const SCALES: std::ops::RangeInclusive<f64> = 0.001..=10.0;
@@ -44,7 +45,7 @@ pub(crate) struct PeersArgs {
     #[arg(long, value_name = "PARAMETER=VALUE")]
     set: Vec<String>,
     /// Bytes of the drive that are used, from its start
-    #[arg(long, value_name = "SIZE", value_parser = bytes, default_value = "8G")]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "8G")]
     size: u64,
     /// Scale; 1 is the full size of every workload
     #[arg(short, long, value_name = "S", default_value = "1", value_parser = scale)]
@@ -59,10 +60,10 @@ pub(crate) struct PeersArgs {
     #[arg(long, value_name = "FACTOR", num_args = 0..=1, default_missing_value = "1", value_parser = factor)]
     paced: Option<f64>,
     /// Dirty memory, the same for all: a quarter of the paper's 256 MB
-    #[arg(long, value_name = "N", value_parser = bytes, default_value = "64M")]
+    #[arg(long, value_name = "N", value_parser = size::parse, default_value = "64M")]
     dirty_bytes: u64,
     /// Memory for a workload, its file system and all their caches, as the paper's machine had; 0: no limit
-    #[arg(long, value_name = "SIZE", value_parser = bytes, default_value = "256M")]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "256M")]
     memory: u64,
     /// Seed of all choices
     #[arg(long, default_value_t = 1)]

@@ -6,10 +6,11 @@ use moafs_disk::Disk;
 use moafs_ext::mkfs::features::{self, FeatureSet, SYSTEMS, System};
 use moafs_ext::mkfs::usage::{USAGES, Usage};
 use moafs_ext::mkfs::{MkfsOptions, MkfsReport, mkfs, plan};
+use moafs_mount::size;
 use serde::Serialize;
 use uuid::Uuid;
 
-use super::new::{New, bytes, narrow};
+use super::new::{New, narrow};
 use crate::error::{CliError, Result};
 use crate::{output, owner};
 
@@ -26,7 +27,7 @@ pub(super) enum Family {
 #[command(next_help_heading = "Options of ext2, ext3 and ext4 volumes")]
 pub(super) struct ExtArgs {
     /// Bytes in a block: 1024, 2048, 4096, 16384… 65536 (default: by size)
-    #[arg(short, long, value_name = "SIZE", value_parser = bytes)]
+    #[arg(short, long, value_name = "SIZE", value_parser = size::parse)]
     block_size: Option<u64>,
     /// Blocks in a group, a multiple of 8
     #[arg(short = 'g', long, value_name = "BLOCKS")]
@@ -35,13 +36,13 @@ pub(super) struct ExtArgs {
     #[arg(short = 'G', long, value_name = "COUNT")]
     groups_per_flex: Option<u32>,
     /// Bytes of the volume for each inode (default: 16384; 4096 on small volumes)
-    #[arg(short = 'i', long, value_name = "SIZE", value_parser = bytes)]
+    #[arg(short = 'i', long, value_name = "SIZE", value_parser = size::parse)]
     bytes_per_inode: Option<u64>,
     /// Number of inodes (default: by the size of the volume)
     #[arg(short = 'N', long, value_name = "COUNT")]
     inodes: Option<u64>,
     /// Bytes of an inode: 128, 256… (default: 256)
-    #[arg(short = 'I', long, value_name = "SIZE", value_parser = bytes)]
+    #[arg(short = 'I', long, value_name = "SIZE", value_parser = size::parse)]
     inode_size: Option<u64>,
     /// Percentage of blocks kept for root (default: 5)
     #[arg(short = 'm', long, value_name = "PERCENT")]

@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use moafs_mount::options::parse_bytes;
 use moafs_runtime::Timestamp;
 use uuid::Uuid;
 
@@ -30,11 +29,6 @@ impl New<'_> {
     pub(super) fn failed(&self, error: &dyn std::error::Error) -> CliError {
         CliError::Usage(format!("{}: {error}", output::path(self.image)))
     }
-}
-
-/// Reads a size.
-pub(super) fn bytes(text: &str) -> Result<u64, String> {
-    parse_bytes(text).ok_or_else(|| "give a size such as 4096, 64K, 256M or 2G".to_owned())
 }
 
 /// Converts a number that has to fit into 32 bits.

@@ -31,6 +31,18 @@ pub enum MkfsError {
         /// The part that does not fit.
         why: String,
     },
+    /// The device, or the size asked for, is too large for block numbers of 32 bits.
+    #[error(
+        "{blocks} blocks of {block_size} bytes are too many for a volume without the feature 64bit, which ends at \
+         {max} blocks: give a smaller size, larger blocks (-b), or make ext4",
+        max = u32::MAX
+    )]
+    TooLarge {
+        /// Number of blocks that there are.
+        blocks: u64,
+        /// The size of a block in bytes.
+        block_size: u32,
+    },
     /// A request to the device failed.
     #[error("cannot {doing}: {source}")]
     Disk {

@@ -36,6 +36,12 @@ pub(super) struct Shape {
     pub(super) journal_blocks: u32,
 }
 
+/// Returns the blocks of a volume without 64-bit block numbers: the size that is one block beyond them loses it.
+fn narrow_blocks(asked: u64, block_size: u32) -> Result<u64, MkfsError> {
+    const MOST: u64 = u32::MAX as u64;
+    if asked <= MOST + 1 { Ok(asked.min(MOST)) } else { Err(MkfsError::TooLarge { blocks: asked, block_size }) }
+}
+
 /// Decides the shape of a volume on a device of `device_bytes`.
 pub(super) fn decide(device_bytes: u64, options: &MkfsOptions) -> Result<Shape, MkfsError> {
     options.features.check()?;
@@ -48,9 +54,8 @@ pub(super) fn decide(device_bytes: u64, options: &MkfsOptions) -> Result<Shape, 
     }
     let mut sb = Superblock::empty();
     describe(&mut sb, block_size, options)?;
-    // Without 64-bit block numbers a larger device is used up to their end.
     let wide = options.features.incompat.contains(Incompat::BIT64);
-    let blocks = if wide { asked } else { asked.min(u64::from(u32::MAX)) };
+    let blocks = if wide { asked } else { narrow_blocks(asked, block_size)? };
     if blocks > u64::from(u32::MAX) {
         // Its map has block numbers of 32 bits.
         sb.set_compat(sb.compat() - Compat::RESIZE_INODE);
