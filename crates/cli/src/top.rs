@@ -1,22 +1,42 @@
 //! `moafs top`: shows the present activity of a mount.
 
+mod keys;
+
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use moafs_runtime::Live;
+use serde::Serialize;
 use serde_json::Value;
 
 use crate::error::Result;
+use crate::stop::Stop;
+use crate::time::{self, Reported};
 use crate::{output, stat};
+use keys::Keys;
+
+/// Width of a bar.
+const BAR: usize = 40;
+/// Counters that say how much there is now: they have no rate.
+const GAUGES: [&str; 4] = ["cached_bytes", "dirty_bytes", "metadata_bytes", "inodes_now"];
+/// Operations of the device that have counters.
+const VERBS: [&str; 3] = ["read", "write", "discard"];
 
 /// Show the activity of a mount at regular intervals
+///
+/// Bars show the space, the inodes, the share of the cache that is not on the volume yet, and the share of blocks that
+/// reads found in the cache; below them are the requests to the device and all counters. On a terminal `q` ends it.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  moafs top /mnt                                until Ctrl-C
-  moafs top --interval 0.5 --count 10 /mnt")]
+  moafs top /mnt                                until q or Ctrl-C
+  moafs top --once /mnt
+  moafs top --interval 0.5 --count 10 --json /mnt | jq -c '[.time, .now.dirty_bytes]'
+
+Exit code: 0 ended as asked, 1 the mount cannot be read, 130 interrupted.")]
 pub(crate) struct TopArgs {
     /// A directory of the mount
     dir: PathBuf,
@@ -26,7 +46,10 @@ pub(crate) struct TopArgs {
     /// Number of reports (default: no limit)
     #[arg(short = 'n', long)]
     count: Option<u64>,
-    /// Print one JSON object per report, with the rates of the counters that changed
+    /// One report, as -n 1
+    #[arg(long, conflicts_with = "count")]
+    once: bool,
+    /// Print one JSON object per report: its time, what there is now, and the rates of the counters
     #[arg(long)]
     json: bool,
 }
@@ -36,32 +59,82 @@ fn interval(text: &str) -> Result<f64, String> {
     secs.ok_or_else(|| "give seconds between 0.05 and 3600".to_owned())
 }
 
-/// A counter of the volume and its growth.
-#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+/// A counter and its growth.
+#[derive(Debug, Clone, PartialEq, Serialize)]
 struct Rate {
     name: String,
     total: u64,
     per_s: f64,
 }
 
+/// A report, as JSON shows it.
+#[derive(Debug, Serialize)]
+struct Report<'a> {
+    time: Reported,
+    interval_s: f64,
+    now: Value,
+    rates: &'a [Rate],
+}
+
 impl TopArgs {
     pub(crate) fn run(self) -> Result<ExitCode> {
+        let stop = Stop::on_signals()?;
+        // Keys are only looked for where a person watches.
+        let is_watched = io::stdout().is_terminal() && !self.json;
+        let keys = if is_watched { Keys::of_terminal() } else { None };
+        let count = if self.once { Some(1) } else { self.count };
         let mut before = (Instant::now(), stat::of_mount(&self.dir)?);
         let mut looks = 0;
-        while self.count.is_none_or(|count| looks < count) {
-            std::thread::sleep(Duration::from_secs_f64(self.interval));
+        while count.is_none_or(|count| looks < count) {
+            if !wait(keys.as_ref(), Duration::from_secs_f64(self.interval), &stop)? {
+                break;
+            }
             let now = (Instant::now(), stat::of_mount(&self.dir)?);
-            let rates = rates(&before.1, &now.1, (now.0 - before.0).as_secs_f64());
+            let secs = (now.0 - before.0).as_secs_f64();
+            let rates = rates(&before.1, &now.1, secs);
             if self.json {
-                output::print(format!("{}\n", serde_json::json!({ "rates": rates })).as_bytes())?;
+                let time = Reported(Live::new().timestamp());
+                let report = Report { time, interval_s: secs, now: gauges(&now.1), rates: &rates };
+                let line = serde_json::to_string(&report).unwrap_or_default();
+                output::print(format!("{line}\n").as_bytes())?;
             } else {
-                output::print(screen(&now.1, &rates).as_bytes())?;
+                let clear = if is_watched { "\x1b[H\x1b[2J" } else { "" };
+                output::print(format!("{clear}{}", screen(&now.1, &rates)).as_bytes())?;
             }
             before = now;
             looks += 1;
         }
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// Waits for the next report. Returns false if the key `q` was pressed.
+fn wait(keys: Option<&Keys>, interval: Duration, stop: &Stop) -> Result<bool> {
+    let until = Instant::now() + interval;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(true);
+        }
+        match keys {
+            Some(keys) => {
+                if matches!(keys.next(left), Some(b'q' | b'Q')) {
+                    return Ok(false);
+                }
+            }
+            // In slices: a signal does not end a sleep.
+            None => std::thread::sleep(left.min(Duration::from_millis(100))),
+        }
+        stop.check()?;
+    }
+}
+
+/// Returns what there is now.
+fn gauges(stats: &Value) -> Value {
+    let mut gauges: serde_json::Map<String, Value> =
+        GAUGES.iter().map(|name| ((*name).to_owned(), stats["vfs"][name].clone())).collect();
+    gauges.insert("space".to_owned(), stats["space"].clone());
+    gauges.into()
 }
 
 /// The groups of counters: the place in the statistics, and the prefix of the names.
@@ -75,11 +148,14 @@ fn rates(before: &Value, now: &Value, secs: f64) -> Vec<Rate> {
         for (name, value) in now.pointer(part).and_then(Value::as_object).into_iter().flatten() {
             let was = before.pointer(part).map_or(&Value::Null, |before| &before[name]);
             let (Some(total), Some(was)) = (value.as_u64(), was.as_u64()) else { continue };
+            if GAUGES.contains(&name.as_str()) {
+                continue;
+            }
             let per_s = total.saturating_sub(was) as f64 / secs;
             rates.push(Rate { name: format!("{prefix}{name}"), total, per_s });
         }
     }
-    for verb in ["read", "write", "discard"] {
+    for verb in VERBS {
         for field in ["requests", "bytes"] {
             let (total, was) = (disk_total(now, verb, field), disk_total(before, verb, field));
             let per_s = total.saturating_sub(was) as f64 / secs;
@@ -95,13 +171,87 @@ fn disk_total(stats: &Value, verb: &str, field: &str) -> u64 {
 }
 
 fn screen(stats: &Value, rates: &[Rate]) -> String {
-    let clear = if io::stdout().is_terminal() { "\x1b[H\x1b[2J" } else { "" };
-    let text = |name: &str| stats[name].as_str().unwrap_or("-").to_owned();
-    let mut screen = format!("{clear}{} on {} ({})\n\n", text("source"), text("target"), text("transport"));
-    for rate in rates.iter().filter(|rate| rate.total > 0) {
-        screen += &format!("{:<28} {:>16} {:>14.1}/s\n", rate.name, rate.total, rate.per_s);
+    let text = |name: &str| output::name(stats[name].as_str().unwrap_or("-").as_bytes());
+    let now = time::local(Live::new().timestamp());
+    let up = Duration::from_secs_f64(stats["uptime_s"].as_f64().filter(|secs| *secs >= 0.0).unwrap_or(0.0));
+    let mut screen = format!(
+        "{} on {} ({}), {} volume, up {}   {now}\n",
+        text("source"),
+        text("target"),
+        text("transport"),
+        text("format"),
+        indicatif::HumanDuration(up),
+    );
+    if let Some(reason) = stats["failed"].as_str() {
+        screen += &format!("FAILED: {}\n", output::name(reason.as_bytes()));
+    }
+    screen += &bars(stats, rates);
+    screen += &device(rates);
+    screen += &format!("\n{:<28} {:>14} {:>16}\n", "counter", "total", "a second");
+    for rate in rates.iter().filter(|rate| rate.total > 0 && !rate.name.starts_with("disk.")) {
+        let (total, per_s) = if rate.name.ends_with("_bytes") {
+            (output::size(rate.total), output::size(rate.per_s as u64))
+        } else {
+            (rate.total.to_string(), format!("{:.1}", rate.per_s))
+        };
+        let per_s = if rate.per_s > 0.0 { per_s } else { String::new() };
+        screen += format!("{:<28} {total:>14} {per_s:>16}", rate.name).trim_end();
+        screen.push('\n');
     }
     screen + "\n"
+}
+
+/// Returns the lines with bars.
+fn bars(stats: &Value, rates: &[Rate]) -> String {
+    let number = |group: &str, name: &str| stats[group][name].as_u64().unwrap_or(0);
+    let growth = |name: &str| rates.iter().find(|rate| rate.name == name).map_or(0, |rate| rate.per_s as u64);
+    let space = |name: &str| number("space", name).saturating_mul(number("space", "block_size"));
+    let (size, inodes) = (space("blocks"), number("space", "inodes"));
+    let used = size.saturating_sub(space("free"));
+    let inodes_used = inodes.saturating_sub(number("space", "free_inodes"));
+    let (dirty, cached) = (number("vfs", "dirty_bytes"), number("vfs", "cached_bytes"));
+    let (hits, misses) = (growth("read_hits"), growth("read_misses"));
+    [
+        bar("space", used, size, &format!("{} of {}", output::size(used), output::size(size))),
+        bar("inodes", inodes_used, inodes, &format!("{inodes_used} of {inodes}")),
+        bar("dirty", dirty, cached, &format!("{} of {} in the cache", output::size(dirty), output::size(cached))),
+        bar("hits", hits, hits + misses, &format!("{hits} of {} blocks read a second", hits + misses)),
+    ]
+    .concat()
+}
+
+fn bar(name: &str, part: u64, whole: u64, words: &str) -> String {
+    let filled = if whole == 0 { 0 } else { (u128::from(part.min(whole)) * BAR as u128 / u128::from(whole)) as usize };
+    let bar = "#".repeat(filled) + &".".repeat(BAR - filled);
+    format!("{name:<8} [{bar}] {:>8}  {words}\n", output::percent(part, whole))
+}
+
+/// Returns the table of requests to the device.
+fn device(rates: &[Rate]) -> String {
+    let of = |verb: &str, field: &str| {
+        let name = format!("disk.{verb}_{field}");
+        rates.iter().find(|rate| rate.name == name)
+    };
+    let mut text = format!(
+        "\n{:<8} {:>12} {:>14} {:>10} {:>14} {:>14}\n",
+        "device", "requests/s", "bytes/s", "mean", "requests", "bytes"
+    );
+    for verb in VERBS {
+        let (Some(requests), Some(bytes)) = (of(verb, "requests"), of(verb, "bytes")) else { continue };
+        if requests.total == 0 {
+            continue;
+        }
+        let mean =
+            if requests.per_s > 0.0 { output::size((bytes.per_s / requests.per_s) as u64) } else { "-".to_owned() };
+        text += &format!(
+            "{verb:<8} {:>12.1} {:>14} {mean:>10} {:>14} {:>14}\n",
+            requests.per_s,
+            output::size(bytes.per_s as u64),
+            requests.total,
+            output::size(bytes.total)
+        );
+    }
+    text
 }
 
 #[cfg(test)]
@@ -114,7 +264,7 @@ mod tests {
         let look = |reads: u64, requests: u64| {
             let counts = [json!({"verb": "write", "requests": requests, "bytes": requests * 4096})];
             let swap = json!({"swap": {"counters": {"pages_out": reads * 2}}});
-            json!({"vfs": {"reads": reads}, "disk": {"counts": counts}, "swap": swap})
+            json!({"vfs": {"reads": reads, "dirty_bytes": reads}, "disk": {"counts": counts}, "swap": swap})
         };
         let rates = rates(&look(10, 5), &look(30, 6), 2.0);
         let of = |name: &str| rates.iter().find(|rate| rate.name == name).map(|rate| (rate.total, rate.per_s));
@@ -122,5 +272,24 @@ mod tests {
         assert_eq!(of("swap.pages_out"), Some((60, 20.0)));
         assert_eq!(of("disk.write_requests"), Some((6, 0.5)));
         assert_eq!(of("disk.write_bytes"), Some((6 * 4096, 2048.0)));
+    }
+
+    #[test]
+    fn what_is_there_now_has_no_rate_and_a_unit() {
+        let look = |reads: u64| {
+            let space = json!({"block_size": 4096, "blocks": 1024, "free": 512, "inodes": 100, "free_inodes": 75});
+            let vfs =
+                json!({"reads": reads, "read_bytes": reads << 20, "dirty_bytes": 1 << 20, "cached_bytes": 4 << 20});
+            json!({"source": "a\u{1b}", "format": "ext4", "uptime_s": 90.0, "vfs": vfs, "space": space})
+        };
+        let now = look(3);
+        let rates = rates(&look(1), &now, 1.0);
+        assert!(!rates.iter().any(|rate| GAUGES.contains(&rate.name.as_str())));
+        assert_eq!((&gauges(&now)["dirty_bytes"], &gauges(&now)["space"]["free"]), (&json!(1 << 20), &json!(512)));
+        let screen = screen(&now, &rates);
+        assert!(screen.contains("2.0 MiB of 4.0 MiB") && screen.contains("25 of 100"), "{screen}");
+        assert!(screen.contains(&format!("[{}{}]", "#".repeat(BAR / 2), ".".repeat(BAR / 2))), "{screen}");
+        assert!(screen.contains("3.0 MiB") && !screen.contains('\u{1b}'), "{screen}");
+        assert_eq!(bar("x", 7, 0, ""), format!("x        [{}]        -  \n", ".".repeat(BAR)));
     }
 }
