@@ -13,6 +13,7 @@
 //! | `info`, `map`, `stat`, `top` | looking at volumes and mounts |
 //! | `files` | `ls`, `cat`, `cp`, `mv`, `rm` and their like: files of a volume without mounting it |
 //! | `simdisk`, `lab` | a modelled disk for any file system, and experiments on such disks |
+//! | `generate` | man pages and completions from the definition of all these |
 //! | `trace_file` | the device's requests of a mount, in a file |
 //! | `format_name` | the formats of volumes, told apart by their first bytes |
 //! | `partition` | choosing a partition of a disk |
@@ -29,6 +30,7 @@ mod escape;
 mod files;
 mod format_name;
 mod fsck;
+mod generate;
 mod helpers;
 mod holder;
 mod info;
@@ -56,7 +58,7 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::error::Result;
 
@@ -110,6 +112,8 @@ enum Command {
     Simdisk(simdisk::SimdiskArgs),
     Lab(lab::LabArgs),
     Helpers(helpers::HelpersArgs),
+    #[command(hide = true)]
+    Generate(generate::GenerateArgs),
 }
 
 impl Command {
@@ -144,6 +148,7 @@ impl Command {
             Command::Simdisk(args) => args.run(),
             Command::Lab(args) => args.run(),
             Command::Helpers(args) => args.run(),
+            Command::Generate(args) => args.run(Cli::command()),
         }
     }
 }
@@ -199,7 +204,6 @@ fn alias_of(program: &Path) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_definition_of_the_command_line_is_sound() {
