@@ -245,6 +245,40 @@ fn a_deep_tree_is_cut_in_steps_that_fit_a_small_journal() {
 }
 
 #[test]
+fn allocated_blocks_are_counted_once_and_can_be_written_on_a_full_volume() {
+    let Some(disk) = make("12M") else { return };
+    let vfs = mount(&disk);
+    let files = ["within", "read", "holes", "behind"].map(|name| create(&vfs, name));
+    let [within, read, holes, behind] = files;
+    let all = 64 * BLOCK;
+    let cut = SetAttr { size: Some(all), ..SetAttr::default() };
+    let holes_are = vfs.set_attr(&Credentials::root(), holes, &cut).and_then(|_| vfs.read(holes, 0, &mut [0; 4096]));
+    assert_eq!(holes_are.expect("the disk works"), 4096);
+    for (file, how) in [(within, Allocate::Extend), (read, Allocate::Extend), (holes, Allocate::KeepSize)] {
+        vfs.allocate(&Credentials::root(), file, 0, all, how).expect("there is space");
+    }
+    for _ in 0..2 {
+        vfs.allocate(&Credentials::root(), behind, 0, all, Allocate::KeepSize).expect("there is space");
+    }
+    assert_eq!(vfs.read(read, 0, &mut [0; 4096]).expect("the disk works"), 4096);
+    let sectors = files.map(|file| vfs.stat(file).expect("it is there").sectors);
+    assert_eq!(sectors, [all / 512; 4]);
+    let filler = create(&vfs, "filler");
+    let filled = (0..).take_while(|at| write(&vfs, filler, *at)).count();
+    assert!(filled > 4000, "{filled} blocks");
+    for file in files {
+        for at in 0..64 {
+            assert!(write(&vfs, file, at), "block {at} of inode {} has its space already", file.0);
+        }
+    }
+    assert_eq!(files.map(|file| vfs.stat(file).expect("it is there").sectors), sectors);
+    vfs.close().expect("everything has its place");
+    judge(&disk, None);
+    let vfs = mount(&disk);
+    files.iter().for_each(|file| compare(&vfs, *file, 64, &(0..64).collect()));
+}
+
+#[test]
 fn allocated_blocks_are_unwritten_until_they_are_written() {
     let Some(disk) = make("64M") else { return };
     let vfs = mount(&disk);

@@ -80,6 +80,8 @@ pub(crate) enum Place {
     Device,
     /// The format keeps the bytes, but not in a block of their own: a write needs one.
     Elsewhere,
+    /// The block has an address, and is zeros until it is written.
+    Unwritten,
     /// The block is a hole.
     Nowhere,
 }

@@ -63,9 +63,13 @@ impl<F: Format> PageCache<F> {
                         parts.push(part);
                         at = part.end();
                     }
-                    Ok(hole) => {
-                        let part = LbnRange { start: at, len: hole.len().clamp(1, left) };
-                        match self.fill_hole(inode, fill, part) {
+                    Ok(unread) => {
+                        let part = LbnRange { start: at, len: unread.len().clamp(1, left) };
+                        let place = match unread {
+                            Mapping::Hole { .. } => Place::Nowhere,
+                            Mapping::Unwritten(_) | Mapping::Run(_) => Place::Unwritten,
+                        };
+                        match self.fill_unread(inode, fill, part, place) {
                             Ok(()) => at = part.end(),
                             Err(error) => outcome = Err(error),
                         }
@@ -84,8 +88,8 @@ impl<F: Format> PageCache<F> {
         Request { op: Op::Read { into }, at, tag: Tag::new(Kind::Data, ino.0, cause) }
     }
 
-    /// Fills blocks that have no address on the device: with zeros, or with what the format keeps elsewhere.
-    fn fill_hole(&self, inode: &Shared<F>, fill: &Arc<Fill>, part: LbnRange) -> Result<()> {
+    /// Fills blocks that have no contents on the device: with zeros, or with what the format keeps elsewhere.
+    fn fill_unread(&self, inode: &Shared<F>, fill: &Arc<Fill>, part: LbnRange, place: Place) -> Result<()> {
         let resident = self.format.resident(&inode.node, part.start)?;
         let kept = u32::from(resident.is_some());
         if let Some(bytes) = resident {
@@ -98,7 +102,7 @@ impl<F: Format> PageCache<F> {
         }
         let rest = LbnRange { start: Lbn(part.start.0 + u64::from(kept)), len: part.len - kept };
         let pages: Vec<Page> = (0..rest.len).map(|_| self.zero_page.clone()).collect();
-        self.fill_part(inode, fill, rest, pages, Place::Nowhere);
+        self.fill_part(inode, fill, rest, pages, place);
         Ok(())
     }
 
@@ -110,8 +114,9 @@ impl<F: Format> PageCache<F> {
             let filled = |(i, page): (usize, Page)| {
                 let start = (part.start.0 + i as u64) * block_bytes;
                 let within = size.saturating_sub(start).min(block_bytes) as u32;
-                let addressed = place == Place::Device;
-                Filled { page, addressed, disk_end: if place == Place::Nowhere { 0 } else { within } }
+                let addressed = matches!(place, Place::Device | Place::Unwritten);
+                let is_zeros = matches!(place, Place::Unwritten | Place::Nowhere);
+                Filled { page, addressed, disk_end: if is_zeros { 0 } else { within } }
             };
             let filled = data.into_iter().enumerate().map(filled).collect();
             pages.end_fill(part.start, fill, filled, || self.cache.next_stamp())

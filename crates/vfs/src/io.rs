@@ -249,7 +249,7 @@ impl<F: Format> Files<F> {
     pub(crate) fn addressed(&self, inode: &Shared<F>, range: LbnRange, size: u64) -> Result<SmallVec<[bool; 16]>> {
         let mut addressed: SmallVec<[bool; 16]> = SmallVec::from_elem(false, range.len as usize);
         let mut unknown: SmallVec<[LbnRange; 4]> = SmallVec::new();
-        let blocks = size.div_ceil(self.block_bytes());
+        let blocks = self.mapped_end(inode, size);
         {
             let pages = inode.pages.lock();
             let mut next = range.start.0;
@@ -278,6 +278,11 @@ impl<F: Format> Files<F> {
             }
         }
         Ok(addressed)
+    }
+
+    /// Returns the first block of a file of `size` bytes behind which none has an address.
+    pub(crate) fn mapped_end(&self, inode: &Shared<F>, size: u64) -> u64 {
+        if self.format.can_preallocate(&inode.node) { u64::MAX } else { size.div_ceil(self.block_bytes()) }
     }
 
     /// Fails with EPERM if the file's flags forbid to change it at `offset`.

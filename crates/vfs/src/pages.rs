@@ -375,6 +375,14 @@ impl Pages {
         self.give_back_surplus();
     }
 
+    /// Notes that the blocks of `range` have addresses now. Those that wait for a place keep what was admitted for them
+    /// until they get it.
+    pub(crate) fn note_addressed(&mut self, range: LbnRange) {
+        for (_, slot) in self.slots_mut(range).filter(|(_, slot)| !slot.is_unsettled() && !slot.is_filling()) {
+            slot.addressed = true;
+        }
+    }
+
     /// Notes that blocks are about to be given a place: the places that they had may soon be free.
     pub(crate) fn begin_placing(&mut self) {
         self.placements += 1;

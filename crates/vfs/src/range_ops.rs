@@ -183,9 +183,14 @@ impl<F: Format> Files<F> {
 
     /// Allocates blocks for the holes of `offset..end`, which read as zeros until they are written.
     fn preallocate(&self, who: &Credentials, inode: &Shared<F>, offset: u64, end: u64, keep_size: bool) -> Result<()> {
-        self.check_room(who, inode, offset, end)?;
         let block_bytes = self.block_bytes();
         let (mut at, last) = (offset / block_bytes, end.div_ceil(block_bytes));
+        let len = u32::try_from(last - at).unwrap_or(u32::MAX);
+        // Blocks that wait to be written get their places first: until then they would count beside those for them.
+        if !inode.pages.lock().unallocated(LbnRange { start: Lbn(at), len }).is_empty() {
+            self.write_back_file(inode, WritebackReason::Sync(inode.ino))?;
+        }
+        self.check_room(who, inode, offset, end)?;
         while at < last {
             let len = (last - at).min(PREALLOCATE_BLOCKS_MAX);
             let need = self.need_of_holes(inode, at * block_bytes, (at + len) * block_bytes)?;
@@ -200,6 +205,7 @@ impl<F: Format> Files<F> {
             let mut op = self.begin(OpKind::Place, &mut admission)?;
             let passed = op.preallocate(&inode.node, LbnRange { start: Lbn(at), len: len as u32 })?;
             op.end(&[inode]);
+            inode.pages.lock().note_addressed(LbnRange { start: Lbn(at), len: passed });
             at += u64::from(passed);
             let reached = (at * block_bytes).min(end);
             self.unput(inode, Unput::Attributes, |attr| {
@@ -269,7 +275,7 @@ impl<F: Format> Files<F> {
         let _shared = inode.lock.read();
         let block_bytes = self.block_bytes();
         let (mut at, end) = (offset / block_bytes, end.div_ceil(block_bytes));
-        let known = end.min(inode.size().div_ceil(block_bytes));
+        let known = end.min(self.mapped_end(inode, inode.size()));
         let mut holes = end - known.clamp(at, end);
         while at < known {
             let max = u32::try_from(known - at).unwrap_or(u32::MAX);
