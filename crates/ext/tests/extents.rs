@@ -279,6 +279,24 @@ fn allocated_blocks_are_counted_once_and_can_be_written_on_a_full_volume() {
 }
 
 #[test]
+fn blocks_behind_the_end_come_with_zeroing_and_go_with_truncation() {
+    let Some(disk) = make("12M") else { return };
+    let vfs = mount(&disk);
+    let file = create(&vfs, "file");
+    assert!(write(&vfs, file, 0), "there is space");
+    let blocks = || vfs.stat(file).expect("it is there").sectors * 512 / BLOCK;
+    for how in [Allocate::KeepSize, Allocate::Zero { keep_size: true }] {
+        vfs.allocate(&Credentials::root(), file, 0, 65 * BLOCK, how).expect("there is space");
+        assert_eq!((vfs.stat(file).expect("it is there").attr.size, blocks()), (BLOCK, 65), "{how:?}");
+        let same = SetAttr { size: Some(BLOCK), ..SetAttr::default() };
+        vfs.set_attr(&Credentials::root(), file, &same).expect("the disk works");
+        assert_eq!(blocks(), 1, "{how:?}");
+    }
+    vfs.close().expect("everything has its place");
+    judge(&disk, None);
+}
+
+#[test]
 fn allocated_blocks_are_unwritten_until_they_are_written() {
     let Some(disk) = make("64M") else { return };
     let vfs = mount(&disk);

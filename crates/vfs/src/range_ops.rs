@@ -56,7 +56,7 @@ impl<F: Format> Files<F> {
             }
             self.set_times(attr, set, now);
         };
-        if size >= old {
+        if size > old || (size == old && !self.has_blocks_behind(inode, from)?) {
             self.unput(inode, Unput::Attributes, change);
             return Ok(());
         }
@@ -70,6 +70,14 @@ impl<F: Format> Files<F> {
             }
             done => done,
         }
+    }
+
+    /// Returns true if the format has preallocated blocks of the file from `from` on.
+    fn has_blocks_behind(&self, inode: &Shared<F>, from: Lbn) -> Result<bool> {
+        if !self.format.can_preallocate(&inode.node) {
+            return Ok(false);
+        }
+        Ok(self.format.map(&inode.node, from, u32::MAX)? != Mapping::Hole { len: u32::MAX })
     }
 
     /// Makes `change`, which shortens a file, and unmaps its blocks from `from` on.
@@ -165,8 +173,14 @@ impl<F: Format> Files<F> {
             Allocate::Zero { keep_size: false } => self.write_zeros(who, inode, offset, end, Source::Zeros, false),
             Allocate::Zero { keep_size: true } => {
                 // Beyond the end there is nothing to zero.
-                let end = end.min(inode.size());
-                if offset < end { self.write_zeros(who, inode, offset, end, Source::Zeros, true) } else { Ok(()) }
+                let size = inode.size();
+                if offset < size {
+                    self.write_zeros(who, inode, offset, end.min(size), Source::Zeros, true)?;
+                }
+                if can_preallocate && size < end {
+                    self.preallocate(who, inode, offset.max(size), end, true)?;
+                }
+                Ok(())
             }
             Allocate::Punch => {
                 self.make_room(2 * self.shape.block_size as usize)?;
