@@ -8,6 +8,7 @@
 //! up to date: [`super::dirindex`].
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::Arc;
 
 use hashbrown::HashTable;
@@ -21,7 +22,7 @@ use super::incore::Incore;
 use super::names::{Found, Index, Slot, hash_of, spread};
 use super::volume::Ext;
 use crate::format::casefold::fold;
-use crate::format::dir::{self as codec, Entries};
+use crate::format::dir::{self as codec, Entries, Form};
 use crate::format::inode::InodeFlags;
 use crate::format::{BlockNo, Damage, InodeNo, Place, Sealed, Structure, htree, inline};
 use crate::health::damaged;
@@ -403,16 +404,9 @@ impl Ext {
     /// Puts what has changed at `at` of `after` into the block as a new version; it reaches the disk after `needs`.
     /// Returns its level.
     fn change_names(&self, block: &Arc<Block>, after: &[u8], at: usize, needs: Level) -> Level {
-        let record = self.record_of(after, at);
+        let record = record_of(self.form, after, at);
         let new = &after[record.clone()];
         self.meta.change(block, record, needs, |bytes| bytes.copy_from_slice(new))
-    }
-
-    /// Returns the bytes of a directory block that change together: the sector that holds byte `at`, or with a journal
-    /// all of them.
-    fn record_of(&self, block: &[u8], at: usize) -> std::ops::Range<usize> {
-        let start = at / SECTOR * SECTOR;
-        if self.form.is_whole { 0..block.len() } else { start..start + SECTOR }
     }
 
     /// Appends an empty block to a directory.
@@ -471,12 +465,11 @@ impl Ext {
         let block = self.names_to_change(dir, index, found.lbn as usize)?;
         let offset = found.offset as usize;
         let mut after = block.view(<[u8]>::to_vec);
-        let Some(changed) = codec::remove(&mut after, self.form, offset) else {
+        let Some(changed) = take_out(&mut after, self.form, offset, bytes.len()) else {
             let place = self.dir_place(dir, found.lbn as usize, no);
             return self.health.watch(Err(damaged(place.damage(format!("there is no entry at byte {offset}")))));
         };
-        let record = self.record_of(&after, changed.start);
-        erase(&mut after, offset, bytes.len(), record.end, changed.start == offset);
+        let record = record_of(self.form, &after, changed.start);
         let level = if awaited {
             self.change_names(&block, &after, changed.start, needs)
         } else {
@@ -519,6 +512,22 @@ fn entry_at(bytes: &[u8], offset: usize, is_it: impl Fn(&[u8]) -> bool) -> Optio
     let start = offset + codec::HEADER_BYTES;
     let same = bytes.get(start..start + usize::from(header[6])).is_some_and(is_it);
     (ino != 0 && same).then_some((InodeNo(ino), header[7]))
+}
+
+/// Returns the bytes of a directory block that change together: the sector that holds byte `at`, or with a journal
+/// all of them.
+fn record_of(form: Form, block: &[u8], at: usize) -> Range<usize> {
+    let start = at / SECTOR * SECTOR;
+    if form.is_whole { 0..block.len() } else { start..start + SECTOR }
+}
+
+/// Removes the entry at `offset` and wipes its name, as far as it lies in the bytes that change with the entry. Returns
+/// the bytes of the headers that changed; `None` if there is no used entry at `offset`.
+pub(super) fn take_out(block: &mut [u8], form: Form, offset: usize, name_len: usize) -> Option<Range<usize>> {
+    let changed = codec::remove(block, form, offset)?;
+    let record = record_of(form, block, changed.start);
+    erase(block, offset, name_len, record.end, changed.start == offset);
+    Some(changed)
 }
 
 /// Wipes the bytes that a removed entry leaves inside its record, so that a block returns to the

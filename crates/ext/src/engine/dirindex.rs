@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use moafs_vfs::Result;
 
-use super::dir::{IndexReader, MetaBlock};
+use super::dir::{IndexReader, MetaBlock, take_out};
 use super::incore::Incore;
 use super::names::{Found, Index};
 use super::volume::Ext;
@@ -98,7 +98,7 @@ impl Ext {
         // The others keep their places: a program may be listing the directory.
         self.meta.change(&old, 0..self.geo.block_bytes(), Level::NONE, |bytes| {
             for moved in &names[middle..] {
-                codec::remove(bytes, self.form, moved.offset);
+                take_out(bytes, self.form, moved.offset, moved.name.len());
             }
         });
         let entries = with_entry(lowest, edit::entry_at(names, middle, new as u32));

@@ -16,6 +16,7 @@ use moafs_vfs::plan::{DirtyFile, DirtyView, WritebackReason};
 use moafs_vfs::types::{Attr, FileKind, Ino, Lbn, LbnRange, Mapping, Name, SetMode, XattrKey, XattrSpace};
 
 mod cowrite;
+mod dirindex;
 mod recovery;
 mod renames;
 mod swaparea;
