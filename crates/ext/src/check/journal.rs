@@ -59,7 +59,10 @@ pub(super) fn prepare(disk: &SharedDisk, options: &CheckOptions) -> Result<Prepa
             return Ok(prepared);
         }
         // Pass 1 looks at the journal as well.
-        Err(Error::Damaged { .. }) => return Ok(prepared),
+        Err(Error::Damaged { .. }) => {
+            prepared.must_check = true;
+            return Ok(prepared);
+        }
         Err(error) => return Err(error.into()),
     };
     if needs_replay || !journal.superblock().is_empty() {

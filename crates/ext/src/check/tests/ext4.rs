@@ -788,6 +788,20 @@ fn transactions_before_the_damage_are_kept() {
 }
 
 #[test]
+fn a_volume_that_says_it_is_clean_is_checked_if_its_journal_is_damaged() {
+    let Some(disk) = full() else { return };
+    let disk = Arc::new(disk);
+    let bench = Bench::new(&disk);
+    bench.lab.block(bench.blocks(InodeNo::JOURNAL)[0].1, |block| block[..4].fill(0));
+    let lazy = |mode| CheckOptions { mode, force: false, superblock: None, now: NOW };
+    let shared: SharedDisk = disk.clone();
+    let preened = check_volume(&shared, &lazy(Mode::Preen), &mut |_| ()).unwrap();
+    assert_eq!((preened.skipped, preened.errors_left), (false, true));
+    let repaired = check_volume(&shared, &lazy(Mode::Yes), &mut |_| ()).unwrap();
+    assert_eq!((repaired.skipped, repaired.errors_left, repaired.exit_code()), (false, false, 1));
+}
+
+#[test]
 fn an_error_of_the_journal_becomes_one_of_the_volume() {
     let Some(disk) = full() else { return };
     let disk = Arc::new(disk);
