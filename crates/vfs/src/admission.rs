@@ -13,6 +13,8 @@ use crate::op::Ops;
 pub(crate) struct Admitted<'a, F: Format> {
     ops: &'a Ops<F>,
     admission: Admission,
+    /// True if the volume is full and no block is reserved: names have to find room in the blocks of their directories.
+    pub(crate) is_bare: bool,
 }
 
 impl<F: Format> Deref for Admitted<'_, F> {
@@ -46,7 +48,7 @@ impl<F: Format> Ops<F> {
 
     fn admitted(&self, admission: Admission) -> Admitted<'_, F> {
         self.relief.calls.fetch_add(1, Ordering::SeqCst);
-        Admitted { ops: self, admission }
+        Admitted { ops: self, admission, is_bare: false }
     }
 
     /// Reserves space, if there is some without freeing any. Level 0 only.

@@ -406,6 +406,11 @@ pub trait Format: Send + Sync + 'static {
     /// clean, therefore it is called with NO inode lock held. Blocks of a plan that is not placed yet may count as
     /// taken and as promised: a refusal is not told before no such plan is under way.
     fn admit(&self, need: SpaceRequest, who: SpaceClass) -> Result<Admission>;
+    /// Returns true if a name can be added to a directory without taking a block: on a full volume that is all that a
+    /// name may do. False is always right. Called with the directory's lock held.
+    fn has_room_for_name(&self, _dir: &Self::Node, _name: &Name) -> Result<bool> {
+        Ok(false)
+    }
     /// Starts an op. Waits for the op gate only. Fails if the volume is read-only.
     fn begin<'a>(&'a self, kind: OpKind, admission: &'a mut Admission) -> Result<Self::Op<'a>>;
 

@@ -159,13 +159,16 @@ impl<F: Format> Namespace<F> {
             return Err(Error::Posix(libc::EEXIST));
         }
         self.check_new(new)?;
-        let mut admission = self.admit_inode(who, self.shape.name_meta_blocks)?;
+        let need = inode_need(self.shape.name_meta_blocks);
+        let is_small = !matches!(new.kind, FileKind::Directory | FileKind::Symlink);
+        let mut admission = if is_small { self.admit_names(who, need)? } else { self.admit(need, who.space_class())? };
         let inode = {
             let _exclusive = dir.lock.write();
             self.check_may_add(who, &dir)?;
             if self.format.lookup(&dir.node, name)?.is_some() {
                 return Err(Error::Posix(libc::EEXIST));
             }
+            self.check_room(&admission, &dir, name)?;
             if new.kind == FileKind::Directory && dir.nlink() >= self.shape.links_max {
                 return Err(Error::Posix(libc::EMLINK));
             }
@@ -204,8 +207,31 @@ impl<F: Format> Namespace<F> {
     }
 
     pub(crate) fn admit_inode(&self, who: &Credentials, name_blocks: u64) -> Result<Admitted<'_, F>> {
-        let need = SpaceRequest { inodes: 1, meta_blocks: INODE_META_BLOCKS + name_blocks, ..SpaceRequest::default() };
-        self.admit(need, who.space_class())
+        self.admit(inode_need(name_blocks), who.space_class())
+    }
+
+    /// Reserves the space for names; on a full volume no blocks: [`Self::check_room`] then has to find room in those
+    /// that the directories have.
+    pub(crate) fn admit_names(&self, who: &Credentials, need: SpaceRequest) -> Result<Admitted<'_, F>> {
+        let mut bare = match self.admit(need, who.space_class()) {
+            Err(error) if error.errno() != libc::ENOSPC || error.is_host_full() => return Err(error),
+            Err(_) if need.inodes == 0 => self.admit_nothing(),
+            Err(error) if self.shape.inodes_take_blocks => return Err(error),
+            Err(_) => {
+                let least = SpaceRequest { inodes: need.inodes, ..SpaceRequest::default() };
+                self.admit(least, who.space_class())?
+            }
+            Ok(admitted) => return Ok(admitted),
+        };
+        bare.is_bare = true;
+        Ok(bare)
+    }
+
+    /// Fails with ENOSPC if a name that is to be added needs a block, and none is reserved. The directory's lock is
+    /// held.
+    pub(crate) fn check_room(&self, admitted: &Admitted<'_, F>, dir: &Shared<F>, name: &Name) -> Result<()> {
+        let has_room = !admitted.is_bare || self.format.has_room_for_name(&dir.node, name)?;
+        if has_room { Ok(()) } else { Err(Error::Posix(libc::ENOSPC)) }
     }
 
     /// Makes an inode and (unless it is to have none) its name, in one op, and holds it.
@@ -215,9 +241,12 @@ impl<F: Format> Namespace<F> {
         dir: &Shared<F>,
         name: Option<&Name>,
         new: &NewFile<'_>,
-        admission: &mut Admission,
+        admission: &mut Admitted<'_, F>,
     ) -> Result<Shared<F>> {
         let birth = self.birth(who, dir, name.is_some(), new)?;
+        if admission.is_bare && birth.access_acl.is_some() {
+            return Err(Error::Posix(libc::ENOSPC));
+        }
         let mut op = self.begin(OpKind::Create, admission)?;
         let inode = self.new_inode(&mut op, dir, &birth, new.target)?;
         let ino = inode.ino;
@@ -333,7 +362,7 @@ impl<F: Format> Namespace<F> {
             return Err(Error::Posix(libc::EEXIST));
         }
         let need = SpaceRequest { meta_blocks: self.shape.name_meta_blocks, ..SpaceRequest::default() };
-        let mut admission = self.admit(need, who.space_class())?;
+        let mut admission = self.admit_names(who, need)?;
         let _dir = dir.lock.write();
         let _inode = inode.lock.write();
         self.check_may_add(who, &dir)?;
@@ -349,6 +378,7 @@ impl<F: Format> Namespace<F> {
             _ if attr.flags & (IMMUTABLE | APPEND_ONLY) != 0 => return Err(Error::Posix(libc::EPERM)),
             _ => {}
         }
+        self.check_room(&admission, &dir, name)?;
         let now = self.timestamp();
         let mut op = self.begin(OpKind::Link, &mut admission)?;
         op.put(&inode, |attr| {
@@ -500,4 +530,9 @@ impl<F: Format> Namespace<F> {
         }
         self.check_always(who, &inode, mask & (R | W | X))
     }
+}
+
+/// Returns the most space that a new inode and its name take.
+fn inode_need(name_blocks: u64) -> SpaceRequest {
+    SpaceRequest { inodes: 1, meta_blocks: INODE_META_BLOCKS + name_blocks, ..SpaceRequest::default() }
 }

@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 use moafs_runtime::Timestamp;
 use moafs_runtime::lock::{ReadGuard, WriteGuard};
 
+use crate::admission::Admitted;
 use crate::calls::{NewFile, RenameMode};
 use crate::credentials::Credentials;
 use crate::error::{Error, Result};
@@ -82,7 +83,7 @@ impl<F: Format> Namespace<F> {
             RenameMode::Whiteout => self.admit_inode(who, 3 * self.shape.name_meta_blocks)?,
             _ => {
                 let need = SpaceRequest { meta_blocks: 2 * self.shape.name_meta_blocks, ..SpaceRequest::default() };
-                self.admit(need, who.space_class())?
+                self.admit_names(who, need)?
             }
         };
         let mut moving = from.dir.ino != to.dir.ino && self.moves_directory(from, to, mode)?;
@@ -124,7 +125,7 @@ impl<F: Format> Namespace<F> {
         to: Side<'_, F::Node>,
         mode: RenameMode,
         topology: &Topology<'_>,
-        admission: &mut crate::format::Admission,
+        admission: &mut Admitted<'_, F>,
     ) -> Result<bool> {
         let crosses = from.dir.ino != to.dir.ino;
         let from_first = !crosses || self.goes_first(from.dir, to.dir)?;
@@ -153,6 +154,10 @@ impl<F: Format> Namespace<F> {
         let _children = lock_children(&source, victim.as_ref());
         let movement = Move { from, to, source: &source, victim: victim.as_ref(), now: self.timestamp() };
         self.check_rename(who, &movement, mode)?;
+        self.check_room(admission, to.dir, to.name)?;
+        if mode == RenameMode::Exchange {
+            self.check_room(admission, from.dir, from.name)?;
+        }
         match mode {
             RenameMode::Exchange => self.exchange(&movement, admission)?,
             RenameMode::Whiteout => {

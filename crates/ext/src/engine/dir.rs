@@ -322,6 +322,26 @@ impl Ext {
         Ok(level.expect("an empty block has room for any name").max(self.slot_pending(dir)?))
     }
 
+    /// Returns true if a block of a directory has room for a name where [`Self::insert_name`] puts it.
+    pub(super) fn fits_name(&self, dir: &Incore, name: &Name) -> Result<bool> {
+        let guard = self.index(dir)?;
+        let index = guard.as_ref().expect("index() builds it");
+        let name = name.as_bytes();
+        let fits = |lbn: usize| {
+            let mut after = self.names_to_change(dir, index, lbn)?.view(<[u8]>::to_vec);
+            Ok::<bool, Error>(codec::insert(&mut after, self.form, name, dir.ino, FileKind::Regular).is_some())
+        };
+        if dir.state.lock().inode.flags.contains(InodeFlags::INDEX) {
+            return self.way_to(dir, index, name).map_or(Ok(false), |way| fits(way.leaf as usize));
+        }
+        for lbn in index.cursor..index.blocks.len() {
+            if usize::from(index.room[lbn]) >= name.len() && fits(lbn)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// Inserts into the leaf that the index on the disk names; `None` if it has no room, and none can be made.
     #[allow(clippy::too_many_arguments)]
     fn insert_indexed(

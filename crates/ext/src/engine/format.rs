@@ -197,6 +197,10 @@ impl Format for Ext {
         }
     }
 
+    fn has_room_for_name(&self, dir: &Self::Node, name: &Name) -> Result<bool> {
+        self.fits_name(dir, name)
+    }
+
     fn begin<'a>(&'a self, kind: OpKind, admission: &'a mut Admission) -> Result<ExtOp<'a>> {
         self.health.check()?;
         if let Some(reason) = &self.shape.read_only {
