@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 const LOOP_CONFIGURE: libc::c_ulong = 0x4c0a;
 const LOOP_CTL_GET_FREE: libc::c_ulong = 0x4c82;
 
+const BLKROSET: libc::c_ulong = 0x125d;
+
 const LO_FLAGS_READ_ONLY: u32 = 1;
 const LO_FLAGS_AUTOCLEAR: u32 = 4;
 const LO_FLAGS_DIRECT_IO: u32 = 16;
@@ -124,11 +126,19 @@ fn configure(device: &File, backing: &File, image: &Path, options: &LoopOptions)
     };
     let fd = u32::try_from(backing.as_raw_fd()).expect("an open file's descriptor is not negative");
     let config = LoopConfig { fd, block_size: options.block_bytes, info, reserved: [0; 8] };
-    ioctl(device.as_raw_fd(), LOOP_CONFIGURE, std::ptr::from_ref(&config) as usize).map(drop)
+    ioctl(device.as_raw_fd(), LOOP_CONFIGURE, std::ptr::from_ref(&config) as usize)?;
+    // `blockdev --setro` outlasts the image that it was meant for.
+    if options.read_only { Ok(()) } else { set_read_only(device, false) }
+}
+
+/// Has the kernel refuse writes to a block device, or take them.
+fn set_read_only(device: &File, read_only: bool) -> io::Result<()> {
+    let value = libc::c_int::from(read_only);
+    ioctl(device.as_raw_fd(), BLKROSET, std::ptr::from_ref(&value) as usize).map(drop)
 }
 
 fn ioctl(fd: RawFd, command: libc::c_ulong, argument: usize) -> io::Result<i32> {
-    // SAFETY: the two commands above take nothing, or a pointer to a `LoopConfig` that the kernel only
+    // SAFETY: the commands above take nothing, or a pointer to a `LoopConfig` or a number that the kernel only
     // reads and that lives in the caller's frame.
     let result = unsafe { libc::ioctl(fd, command as _, argument) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
@@ -160,25 +170,45 @@ pub fn attached_to(image: &Path) -> Option<PathBuf> {
 mod tests {
     use super::*;
 
+    /// Returns a device attached to `image`; `None`, and says so, where there are no loop devices.
+    fn attached(image: &Path) -> Option<LoopDevice> {
+        let device = LoopDevice::attach(image, false);
+        device.inspect_err(|error| eprintln!("SKIPPED: no loop devices here ({error})")).ok()
+    }
+
+    fn is_detached(image: &Path) -> bool {
+        (0..100).any(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            attached_to(image).is_none()
+        })
+    }
+
     #[test]
     fn an_image_is_attached_and_found_and_goes_with_the_last_user() {
         let image = tempfile::NamedTempFile::new().unwrap();
         image.as_file().set_len(1 << 20).unwrap();
         let path = image.path().canonicalize().unwrap();
-        let device = match LoopDevice::attach(&path, false) {
-            Ok(device) => device,
-            Err(error) => {
-                eprintln!("SKIPPED: no loop devices here ({error})");
-                return;
-            }
-        };
+        let Some(device) = attached(&path) else { return };
         assert_eq!(backing_file(device.path()).as_deref(), Some(path.as_path()));
         assert_eq!(attached_to(&path).as_deref(), Some(device.path()));
         drop(device);
-        let gone = (0..100).any(|_| {
-            std::thread::sleep(std::time::Duration::from_millis(10));
-            attached_to(&path).is_none()
-        });
-        assert!(gone, "the loop device is still attached");
+        assert!(is_detached(&path), "the loop device is still attached");
+    }
+
+    #[test]
+    fn a_device_that_was_set_read_only_for_another_image_takes_writes() {
+        let image = tempfile::NamedTempFile::new().unwrap();
+        image.as_file().set_len(1 << 20).unwrap();
+        let path = image.path().canonicalize().unwrap();
+        let Some(first) = attached(&path) else { return };
+        let number = first.path().to_owned();
+        set_read_only(&first._open, true).unwrap();
+        drop(first);
+        assert!(is_detached(&path), "the loop device is still attached");
+        // Another process may have taken the device meanwhile: then this shows nothing.
+        let second = LoopDevice::attach(&path, false).unwrap();
+        let name = second.path().file_name().unwrap();
+        let read_only = std::fs::read_to_string(Path::new("/sys/block").join(name).join("ro")).unwrap();
+        assert_eq!(read_only.trim(), "0", "{} after {}", second.path().display(), number.display());
     }
 }
