@@ -88,8 +88,12 @@ pub(super) fn open(path: &Path, rt: &Rt, options: &FileOptions) -> Result<(Handl
     if is_device && options.claim_device {
         flags |= OFlags::EXCL;
     }
-    let opened = open_direct(path, flags, options.direct, &stat)?;
-    finish(path, rt, options, opened, is_device, &stat)
+    let (fd, direct) = open_direct(path, flags, options.direct, &stat)?;
+    // The kernel opens a write-protected device for writing as well, and refuses each write.
+    if is_device && !options.read_only && ioctl::is_write_protected(fd.as_fd()).map_err(|e| open_error(path, e))? {
+        return Err(open_error(path, Errno::ROFS));
+    }
+    finish(path, rt, options, (fd, direct), is_device, &stat)
 }
 
 pub(super) fn create(path: &Path, bytes: u64, rt: &Rt, options: &FileOptions) -> Result<(Handle, Limits), DiskError> {

@@ -293,13 +293,23 @@ fn a_full_host_is_told_apart_from_a_broken_disk() {
     disk.flush().unwrap();
 }
 
-/// A loop device with sectors of 4096 bytes over an image; detached when dropped.
+/// A loop device over an image; detached when dropped.
 struct Loop(PathBuf);
 
 impl Loop {
-    fn attach(image: &Path) -> Option<Loop> {
-        let losetup = |args: &[&str]| std::process::Command::new("losetup").args(args).arg(image).output();
-        let out = losetup(&["--find", "--show", "--sector-size", "4096"]).ok()?;
+    /// Attaches one with these options of losetup(8); says so and returns `None` where only root may.
+    fn attach(image: &Path, options: &[&str]) -> Option<Loop> {
+        let attached = Loop::try_attach(image, options);
+        if attached.is_none() {
+            eprintln!("skipped: loop devices need root");
+        }
+        attached
+    }
+
+    fn try_attach(image: &Path, options: &[&str]) -> Option<Loop> {
+        let losetup =
+            |args: &[&str]| std::process::Command::new("losetup").args(args).args(options).arg(image).output();
+        let out = losetup(&["--find", "--show"]).ok()?;
         let name = String::from_utf8(out.stdout).ok()?;
         out.status.success().then(|| Loop(PathBuf::from(name.trim())))
     }
@@ -315,10 +325,7 @@ impl Drop for Loop {
 fn a_block_device_with_large_sectors_takes_any_request() {
     let scratch = scratch();
     drop(image(&scratch, FileOptions::default()));
-    let Some(device) = Loop::attach(&scratch.path) else {
-        eprintln!("skipped: loop devices need root");
-        return;
-    };
+    let Some(device) = Loop::attach(&scratch.path, &["--sector-size", "4096"]) else { return };
     let open = |options| FileDisk::open(&device.0, Live::new(), options);
     let disk = open(FileOptions::default()).unwrap();
     assert_eq!((disk.limits().sectors, disk.limits().io_align), (SECTORS, 4096));
@@ -336,4 +343,14 @@ fn a_block_device_with_large_sectors_takes_any_request() {
         _ => 5,
     };
     assert!(back.chunks(512).enumerate().all(|(s, c)| c.iter().all(|&b| b == wanted(s))));
+}
+
+#[test]
+fn a_write_protected_device_opens_for_reading_only() {
+    let scratch = scratch();
+    drop(image(&scratch, FileOptions::default()));
+    let Some(device) = Loop::attach(&scratch.path, &["--read-only"]) else { return };
+    let refused = FileDisk::open(&device.0, Live::new(), FileOptions::default()).unwrap_err();
+    assert_eq!(refused.errno(), libc::EROFS);
+    FileDisk::open(&device.0, Live::new(), FileOptions::reader()).unwrap().read(Lba(0), 512, TAG).unwrap();
 }

@@ -325,17 +325,27 @@ pub(super) mod ioctl {
 
     // Numbers of linux/fs.h, `_IO(0x12, n)`: the same on all architectures of Linux but alpha,
     // mips, parisc, powerpc and sparc, where `_IO` has its direction bits elsewhere.
+    const BLKROGET: libc::Ioctl = 0x125e;
     const BLKSSZGET: libc::Ioctl = 0x1268;
     const BLKDISCARD: libc::Ioctl = 0x1277;
     const BLKZEROOUT: libc::Ioctl = 0x127f;
 
+    /// Returns true if the device takes no writes.
+    pub(in super::super) fn is_write_protected(fd: BorrowedFd<'_>) -> Result<bool, Errno> {
+        Ok(int(fd, BLKROGET)? != 0)
+    }
+
     /// Returns the device's logical block size in bytes.
     pub(in super::super) fn logical_block_bytes(fd: BorrowedFd<'_>) -> Result<u32, Errno> {
-        let mut bytes: libc::c_int = 0;
-        // SAFETY: BLKSSZGET stores one int at the pointer.
-        let result = unsafe { libc::ioctl(fd.as_raw_fd(), BLKSSZGET, &raw mut bytes) };
-        checked(result)?;
-        u32::try_from(bytes).map_err(|_| Errno::INVAL)
+        u32::try_from(int(fd, BLKSSZGET)?).map_err(|_| Errno::INVAL)
+    }
+
+    /// Returns the number that a command stores.
+    fn int(fd: BorrowedFd<'_>, command: libc::Ioctl) -> Result<libc::c_int, Errno> {
+        let mut number: libc::c_int = 0;
+        // SAFETY: the command stores one int at the pointer.
+        checked(unsafe { libc::ioctl(fd.as_raw_fd(), command, &raw mut number) })?;
+        Ok(number)
     }
 
     pub(super) fn discard(fd: BorrowedFd<'_>, offset: u64, bytes: u64) -> Result<(), Errno> {
