@@ -1,5 +1,5 @@
 #!/bin/sh
-# Remounts, which the kernel makes by itself; mounts that meet an unmount just ending; write-protected sources; what a daemon of root
+# Remounts, by the kernel alone and by the helper of mount(8); access times after them; mounts that meet an unmount just ending; write-protected sources; what a daemon of root
 # gives up; names that could control a terminal.
 # usage: remount.sh [ext2|ext3|ext4|f2fs|mke2fs|mkfs.f2fs]
 . "$(dirname "$0")/common"
@@ -12,6 +12,36 @@ shown() {
 
 undo() {
     chattr -i "$img" 2>/dev/null
+    release_device
+}
+
+# The next user of the loop device is to find it writable.
+release_device() {
+    if [ -n "${device:-}" ]; then
+        blockdev --setrw "$device"
+        losetup -d "$device"
+    fi
+    device=
+}
+
+# helper OPTIONS: as mount(8) calls it.
+helper() {
+    "$work/mount.fuse.moafs" "$img" "$mnt" -o "$1"
+}
+
+# Reads past the caches, so that the daemon sees it, a file that was last read long ago. True if the time of access stays.
+keeps_access_time() {
+    "$work/read_old" "$mnt/old"
+    [ "$(stat -c %X "$mnt/old")" = 1000000000 ]
+}
+
+# The daemon learns of a remount in a thread of its own.
+soon() {
+    for _ in $(seq 100); do
+        ! "$@" || return 0
+        sleep 0.1
+    done
+    return 1
 }
 
 mount_it
@@ -25,6 +55,42 @@ shown rw || fail "remount,rw is not shown"
 echo after >"$mnt/file" || fail "a change after remount,rw"
 mount -i -o remount,noatime "$mnt" || fail "remount,noatime"
 shown noatime || fail "remount,noatime is not shown"
+
+# By the helper: of the words that mount(8) repeats from the mount table none is in the way.
+ln -s "$MOAFS" "$work/mount.fuse.moafs"
+helper rw,relatime,user_id=0,group_id=0,default_permissions,allow_other,blksize=4096,remount,ro || fail "the helper's remount,ro"
+shown ro || fail "the helper's remount,ro is not shown"
+! touch "$mnt/new" 2>/dev/null || fail "a change after the helper's remount,ro"
+helper remount,rw || fail "the helper's remount,rw"
+shown rw || fail "the helper's remount,rw is not shown"
+exec 9>"$mnt/held"
+! helper remount,ro 2>"$work/said" || fail "remount,ro while a file is open for writing"
+grep -q "busy" "$work/said" || fail "no word of the open file: $(cat "$work/said")"
+exec 9>&-
+! helper remount,cache=64M 2>"$work/said" || fail "a remount with another cache"
+grep -q "unmount the volume" "$work/said" || fail "no word of the way out: $(cat "$work/said")"
+
+# Access times follow.
+cat >"$work/read_old" <<'SCRIPT'
+#!/bin/sh
+touch -a -d @1000000000 "$1" 2>/dev/null
+dd if="$1" of=/dev/null bs=4096 count=1 iflag=direct 2>/dev/null
+SCRIPT
+chmod +x "$work/read_old"
+head -c 4096 /dev/zero >"$mnt/old"
+helper remount,noatime || fail "remount,noatime"
+soon keeps_access_time || fail "access times after remount,noatime"
+helper remount,relatime || fail "remount,relatime"
+soon eval '! keeps_access_time' || fail "no access times after remount,relatime"
+touch -a -d @1000000000 "$mnt/old"
+helper remount,ro || fail "remount,ro"
+soon keeps_access_time || fail "access times after remount,ro"
+umount_it
+mount_it ro
+! helper remount,rw 2>"$work/said" || fail "remount,rw of a volume that was opened for reading only"
+grep -q "mount it again" "$work/said" || fail "no word of the way out: $(cat "$work/said")"
+umount_it
+mount_it
 
 # Only what serving needs.
 status=/proc/$(daemon_pid)/status
@@ -52,8 +118,36 @@ if chattr +i "$img" 2>/dev/null; then
     [ "$(cat "$mnt/file")" = after ] || fail "reading an immutable image"
     umount_it
     ! "$MOAFS" mount -o rw "$img" "$mnt" 2>/dev/null || fail "rw was asked for"
+    # For mount(8) that is the default, and always said.
+    helper rw,noatime 2>/dev/null || fail "an immutable image, by the helper"
+    shown ro || fail "an immutable image is not shown as ro, by the helper"
+    umount_it
     chattr -i "$img"
 fi
+
+# A write-protected device.
+if device=$(losetup -f --show "$img" 2>/dev/null); then
+    blockdev --setro "$device"
+    "$MOAFS" mount "$device" "$mnt" >"$work/warning" 2>&1 || fail "a write-protected device: $(cat "$work/warning")"
+    grep -q "source write-protected, mounted read-only" "$work/warning" || fail "no warning: $(cat "$work/warning")"
+    shown ro || fail "a write-protected device is not shown as ro"
+    [ "$(cat "$mnt/file")" = after ] || fail "reading a write-protected device"
+    umount "$mnt"
+    release_device
+    wait_for_release || fail "the image was not released"
+fi
+
+# With strictatime each program that reads a file or directory leaves its time of access.
+mount_it strictatime
+mkdir -p "$mnt/dir"
+for reader in "cat $mnt/file" "ls $mnt/dir"; do
+    for time in 1000000000 1100000000; do
+        touch -a -d @$time "${reader#* }"
+        $reader >"$work/read"
+        [ "$(stat -c %X "${reader#* }")" != $time ] || fail "$reader leaves no time of access"
+    done
+done
+umount_it
 
 # With auto_unmount a mount goes when its daemon is killed; the mount of a user, where users may mount.
 if have fusermount3 && have setpriv; then

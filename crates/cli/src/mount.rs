@@ -14,6 +14,7 @@ use moafs_disk::DiskError;
 use moafs_disk::file::FileOptions;
 use moafs_mount::confine::confine;
 use moafs_mount::options::PartBytes;
+use moafs_mount::remount::{self, Remount};
 use moafs_mount::source::Source;
 use moafs_mount::swap::memory::become_io_flusher;
 use moafs_mount::{Mounting, Settings, serve};
@@ -21,6 +22,7 @@ use moafs_mount::{Mounting, Settings, serve};
 use crate::error::{CliError, Result};
 use crate::output;
 use crate::partition::{self, Part};
+use crate::stat::of_mount;
 use crate::trace_file::TraceFile;
 use crate::volume::{self, Opened, Volume, on_volume};
 
@@ -66,6 +68,7 @@ Examples:
   sudo moafs mount -o noatime,cache=1G /dev/sdb1 /mnt
   sudo moafs mount -r raspios.img@2 /mnt        the second partition of an image
   moafs mount -f -o plain disk.img ~/mnt        without root, in the foreground
+  sudo moafs mount -o remount,ro disk.img /mnt  other options for what is mounted there
   sudo mount -t fuse.moafs disk.img /mnt        after `moafs helpers --install`
 
 `moafs mount --help` lists the mount options.";
@@ -80,6 +83,9 @@ impl MountArgs {
     }
 
     fn mount(self) -> Result<ExitCode> {
+        if remount::is_asked_for(self.lists()) {
+            return self.remount();
+        }
         let settings = self.settings()?;
         let target =
             serve::check_target(&self.dir).map_err(|error| CliError::Target { path: self.dir.clone(), error })?;
@@ -96,17 +102,33 @@ impl MountArgs {
         self.run_in_background(&image, &target)
     }
 
+    /// Returns the `-o` lists, and what `-r` stands for.
+    fn lists(&self) -> impl Iterator<Item = &str> {
+        self.options.iter().map(String::as_str).chain(self.read_only.then_some("ro"))
+    }
+
     fn settings(&self) -> Result<Settings> {
-        let read_only = self.read_only.then_some("ro");
-        let lists = self.options.iter().map(String::as_str).chain(read_only);
-        Ok(Settings::parse(lists, rustix::process::geteuid().is_root())?)
+        Ok(Settings::parse(self.lists(), rustix::process::geteuid().is_root())?)
+    }
+
+    /// Changes the options of the mount at the directory. As for the mounts of the kernel, the source does not matter.
+    fn remount(&self) -> Result<ExitCode> {
+        let fail = |error| CliError::Target { path: self.dir.clone(), error };
+        let remount = Remount::parse(self.lists(), rustix::process::geteuid().is_root())?;
+        let target = serve::check_target(&self.dir).map_err(fail)?;
+        let stats = of_mount(&target)?;
+        let given = stats["options"].as_array().into_iter().flatten().filter_map(|option| option.as_str());
+        let given: Vec<String> = given.map(str::to_owned).collect();
+        remount.check(&given, stats["read_only"] == true)?;
+        remount.carry_out(&target).map_err(CliError::host("remounting", &target))?;
+        Ok(ExitCode::SUCCESS)
     }
 
     fn run_in_background(&self, image: &Path, target: &Path) -> Result<ExitCode> {
         let fail = |error| CliError::Host { what: "starting", path: "the daemon".into(), error };
         let mut command = Command::new(std::env::current_exe().map_err(fail)?);
         command.args(["mount", "--daemon"]).stdin(Stdio::null()).stdout(Stdio::piped()).current_dir("/");
-        for list in self.options.iter().map(String::as_str).chain(self.read_only.then_some("ro")) {
+        for list in self.lists() {
             command.args(["-o", list]);
         }
         if let Some(trace) = &self.trace {
@@ -259,7 +281,7 @@ pub(crate) fn run_for_mount8(helper: HelperArgs) -> Result<ExitCode> {
     let args = MountArgs {
         image: helper.image,
         dir: helper.dir,
-        options: helper.options,
+        options: without_default(helper.options),
         read_only: false,
         foreground: false,
         trace: None,
@@ -274,4 +296,28 @@ pub(crate) fn run_for_mount8(helper: HelperArgs) -> Result<ExitCode> {
     args.settings()?;
     Source::of(&partition::split(&args.image).0)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Removes `rw`, which mount(8) passes on for every mount that is not to be read-only: it does not mean that a mount of
+/// a write-protected source is to fail.
+fn without_default(lists: Vec<String>) -> Vec<String> {
+    let options: Vec<&str> = lists.iter().flat_map(|list| list.split(',')).collect();
+    if options.iter().any(|option| matches!(*option, "ro" | "remount")) {
+        return lists;
+    }
+    options.into_iter().filter(|option| *option != "rw").map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rw_of_mount8_says_nothing() {
+        let kept = |list: &str| without_default(vec![list.to_owned()]).join(",");
+        assert_eq!(kept("rw,noatime,cache=64M"), "noatime,cache=64M");
+        for list in ["ro,noatime", "ro,rw", "rw,remount"] {
+            assert_eq!(kept(list), list);
+        }
+    }
 }

@@ -71,7 +71,7 @@ pub use error::MountError;
 pub use fs::{FileSystem, Result};
 pub use init::{InitConfig, InitError, InitFlags, Negotiated, Transport};
 pub use interrupt::interrupted;
-pub use mount::unmount;
+pub use mount::{remount, unmount};
 pub use notify::Notifier;
 pub use options::{MountFlags, MountKind, MountOptions, SessionOptions};
 pub use session::{MountHandle, Session};

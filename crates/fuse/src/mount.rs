@@ -22,7 +22,7 @@ use self::common::is_root;
 use self::table::{DeviceId, device_mounted_at};
 use self::watcher::Watcher;
 use crate::error::MountError;
-use crate::options::{MountKind, MountOptions};
+use crate::options::{MountFlags, MountKind, MountOptions};
 
 /// A mount to be served through `dev`.
 #[derive(Debug)]
@@ -117,6 +117,12 @@ impl Mount {
         if self.is_there() { tree::make_read_only(&self.target) } else { Ok(()) }
     }
 
+    /// Returns the options of the mount that every file system knows, as they are now; `None` if it is not there.
+    pub(crate) fn flags(&self) -> io::Result<Option<MountFlags>> {
+        let device = self.attached.get().and_then(|attached| attached.device);
+        device.map_or(Ok(None), |device| table::flags_of(&self.target, device))
+    }
+
     /// Raises the read-ahead of the mount and, with the write-back cache, lifts the tight limit on dirty pages that
     /// FUSE mounts have by default. Without the permission everything works, only slower.
     pub(crate) fn tune(&self, writeback: bool) {
@@ -135,6 +141,17 @@ impl Mount {
             }
         }
     }
+}
+
+/// Changes the options that every file system knows of the mount at `target` (root only). Of options of access times,
+/// the old ones stay if `flags` has none.
+///
+/// # Errors
+/// `EBUSY` for a mount that is to be read-only while files are open for writing; `EINVAL` if `target` is no mount
+/// point.
+pub fn remount(target: &Path, flags: MountFlags) -> io::Result<()> {
+    let bits = u32::try_from(flags.bits()).map_err(|_| io::ErrorKind::InvalidInput)?;
+    Ok(rustix::mount::mount_remount(target, rustix::mount::MountFlags::from_bits_retain(bits), "")?)
 }
 
 /// Unmounts the topmost mount at `target`, even if its daemon is dead. With `lazily` it is taken out of the tree at

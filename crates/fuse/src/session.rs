@@ -21,7 +21,7 @@ use crate::fs::FileSystem;
 use crate::init::{self, InitConfig, InitError, InitFlags, InitStep, Negotiated, Transport};
 use crate::mount::{self, Mount, Prepared};
 use crate::notify::Notifier;
-use crate::options::SessionOptions;
+use crate::options::{MountFlags, SessionOptions};
 use crate::readers::{Limits, Readers};
 use crate::ring::{self, RingSlot};
 use crate::scheduling::Guard;
@@ -283,6 +283,15 @@ impl MountHandle {
     /// Not to be called by a serving thread: the kernel may be waiting for an answer.
     pub fn show_read_only(&self) -> io::Result<()> {
         if self.0.gone.load(Ordering::Acquire) { Ok(()) } else { self.0.mount.show_read_only() }
+    }
+
+    /// Returns the options of the mount that every file system knows, as a remount may have left them; `None` if it is
+    /// not in the mount table. No file system is asked.
+    ///
+    /// # Errors
+    /// The mount table cannot be read.
+    pub fn flags(&self) -> io::Result<Option<MountFlags>> {
+        self.0.mount.flags()
     }
 
     /// Takes the mount out of the tree at once; the session ends when the last open file is closed.

@@ -62,8 +62,19 @@ pub struct Front<F: Format> {
     forgotten: Forgotten,
     /// Files that the kernel is to be told of.
     notices: Arc<Notices>,
-    /// True if the kernel asks before it opens a file: the open is refused if the file's flags do not allow it.
-    checks_opens: bool,
+    opens: Opens,
+}
+
+/// The opens that the kernel asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Opens {
+    /// None: it opens by itself.
+    Unseen,
+    /// Opens of files: immutable and append-only ones are refused then, and not at the first write. Each open and each
+    /// close costs a request.
+    Checked,
+    /// Those and opens of directories, and each drops what the kernel has cached: reading is seen after every open.
+    Fresh,
 }
 
 /// An entry remembered between listing and look-up.
@@ -99,14 +110,13 @@ impl<F: Format> Front<F> {
             notifier: OnceLock::new(),
             forgotten: Forgotten::default(),
             notices: Arc::default(),
-            checks_opens: false,
+            opens: Opens::Unseen,
         }
     }
 
-    /// Makes the kernel ask before each open if `checks_opens`: immutable and append-only files are refused then and
-    /// not at the first write. Each open and each close costs a request.
-    pub fn with_checked_opens(self, checks_opens: bool) -> Front<F> {
-        Front { checks_opens, ..self }
+    /// Makes the kernel ask for these opens.
+    pub fn with_opens(self, opens: Opens) -> Front<F> {
+        Front { opens, ..self }
     }
 
     /// Makes sync wait until the kernel has been told of the files in `notices`.
@@ -396,23 +406,35 @@ impl<F: Format> FileSystem for Front<F> {
     }
 
     fn keeps_open_state(&self) -> bool {
-        self.checks_opens
+        self.opens != Opens::Unseen
     }
 
     fn open(&self, ctx: &ReqCtx, args: &OpenArgs) -> Result<OpenReply> {
-        if !self.checks_opens {
+        if self.opens == Opens::Unseen {
             return Err(Errno::ENOSYS);
         }
-        let writes = args.flags & libc::O_ACCMODE != libc::O_RDONLY;
-        if !writes || Control::owns(ctx.node) {
+        if Control::owns(ctx.node) {
             return Ok(opened());
+        }
+        let mut reply = opened();
+        reply.flags.set(OpenReplyFlags::KEEP_CACHE, self.opens != Opens::Fresh);
+        let writes = args.flags & libc::O_ACCMODE != libc::O_RDONLY;
+        if !writes {
+            return Ok(reply);
         }
         let flags = self.told(self.vfs.stat(self.ino(ctx.node)?))?.attr.flags;
         let rewrites = args.flags & libc::O_APPEND == 0 || args.flags & libc::O_TRUNC != 0;
         if flags & convert::FS_IMMUTABLE_FL != 0 || flags & convert::FS_APPEND_FL != 0 && rewrites {
             return Err(Errno::EPERM);
         }
-        Ok(opened())
+        Ok(reply)
+    }
+
+    fn opendir(&self, _: &ReqCtx, _: &OpenArgs) -> Result<OpenReply> {
+        if self.opens != Opens::Fresh {
+            return Err(Errno::ENOSYS);
+        }
+        Ok(OpenReply { fh: FileHandle(0), flags: OpenReplyFlags::empty() })
     }
 
     fn destroy(&self) {

@@ -15,6 +15,7 @@
 //! | [`options`], [`size`] | mount options: [`Settings`]; sizes as they are typed |
 //! | [`source`], [`loop_device`], [`medium`] | the image or device, the kernel's view of it, the disk below it |
 //! | [`serve`](mod@serve), `pressure`, `failure` | a live mount: signals, memory pressure, a volume that failed, closing |
+//! | [`remount`](mod@remount), `access_times` | other options for a mount: changing them, following them |
 //! | `attributes` | telling the kernel of files that hold other sectors than it was told |
 //! | `forgotten` | asking the kernel which removed files it no longer has |
 //! | `ticking` | threads that do something again and again |
@@ -22,6 +23,7 @@
 //! | [`confine`](mod@confine) | dropping privileges that a daemon of root does not need |
 //! | [`log`] | messages of a live mount |
 
+mod access_times;
 mod attributes;
 pub mod busy;
 pub mod confine;
@@ -41,6 +43,7 @@ mod nodes;
 pub mod options;
 mod pressure;
 mod process;
+pub mod remount;
 pub mod serve;
 pub mod size;
 pub mod source;

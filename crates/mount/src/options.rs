@@ -380,10 +380,6 @@ impl Settings {
             "offset" => self.part.get_or_insert_default().offset = value_of.size(0..=u64::MAX)? as u64,
             "sizelimit" => self.part.get_or_insert_default().len = Some(value_of.size(SECTOR_BYTES..=u64::MAX)? as u64),
             "threads" => self.set_threads(value_of.number(1..=THREADS_MAX)? as usize),
-            "remount" => {
-                let reason = "only the kernel can: `mount -i -o remount,ro DIR`, or rw";
-                return Err(OptionError::Impossible { option: option.to_owned(), reason });
-            }
             _ => return self.apply_switch(option),
         }
         Ok(())

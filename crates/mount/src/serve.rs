@@ -8,14 +8,16 @@ use std::thread::JoinHandle;
 
 use moafs_disk::SharedDisk;
 use moafs_fuse::{MountError, MountFlags, MountHandle, MountKind, Session, Transport};
+use moafs_vfs::api::AtimePolicy;
 use moafs_vfs::format::Shape;
 use moafs_vfs::{Error, Format, Vfs};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 
+use crate::access_times::AccessTimes;
 use crate::attributes::{AttributesThread, Notices};
 use crate::failure;
-use crate::front::Front;
+use crate::front::{Front, Opens};
 use crate::log::Log;
 use crate::medium::Medium;
 use crate::nodes::Nodes;
@@ -135,9 +137,19 @@ fn start<F: Format>(mounting: Mounting<F>, log: &Arc<Log>) -> Result<(Session<Fr
     let failure = failure::watch(&vfs, &swap, session.mount_handle(), log).inspect_err(|error| {
         log.say(&format!("a failure of the volume will not be shown in the mount table: {error}"));
     });
+    let access_times = AccessTimes::follow(vfs.clone(), session.mount_handle(), Arc::clone(log));
+    let access_times = access_times.inspect_err(|error| {
+        log.say(&format!("access times will not follow a remount: {error}"));
+    });
     let leaver = Leaver { mount_handle: session.mount_handle(), vfs, swap, target, log: Arc::clone(log) };
     let signals = SignalWatch::start(signals, leaver)?;
-    Ok((session, Watches { _signals: signals, _failure: failure.ok(), _attributes: attributes.ok() }))
+    let watches = Watches {
+        _signals: signals,
+        _failure: failure.ok(),
+        _attributes: attributes.ok(),
+        _access_times: access_times.ok(),
+    };
+    Ok((session, watches))
 }
 
 fn close<F: Format>(vfs: Vfs<F>) -> Result<(), ServeError> {
@@ -169,8 +181,12 @@ fn mount<F: Format>(
         log: Arc::clone(log),
     };
     let files = vec![("stats", stats::text(vfs.clone(), Arc::clone(&swap), about))];
-    let front = Front::new(vfs, files, swap, Arc::clone(log));
-    let front = front.with_checked_opens(settings.check_opens).with_notices(notices);
+    let opens = match (settings.volume.atime, settings.check_opens) {
+        (AtimePolicy::Strict, _) => Opens::Fresh,
+        (_, true) => Opens::Checked,
+        (_, false) => Opens::Unseen,
+    };
+    let front = Front::new(vfs, files, swap, Arc::clone(log)).with_opens(opens).with_notices(notices);
     // The kernel itself claims the device from now on.
     drop(claim);
     let session = Session::mount(front, &target, &settings.session)?;
@@ -206,6 +222,7 @@ struct Watches {
     _signals: SignalWatch,
     _failure: Option<Ticking>,
     _attributes: Option<AttributesThread>,
+    _access_times: Option<AccessTimes>,
 }
 
 /// Unmounts when a signal asks for it, in a thread that serves no requests: unmounting writes back what the kernel

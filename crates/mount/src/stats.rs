@@ -43,6 +43,8 @@ struct Stats {
     /// Status of the swap, while it is on.
     #[serde(skip_serializing_if = "Option::is_none")]
     swap: Option<SwapStatus>,
+    /// True if the volume takes no changes.
+    read_only: bool,
     /// The error that made the volume read-only.
     failed: Option<String>,
     failures: Failures,
@@ -101,6 +103,7 @@ pub(crate) fn text<F: Format>(vfs: Vfs<F>, swap: Arc<KernelSwap<F>>, about: Abou
             engine: about.engine.as_ref().map(|counters| counters()),
             disk: (about.disk)(),
             swap: Some(swap.status()).filter(|status| status.state != SwapState::Off),
+            read_only: vfs.check_writable().is_err(),
             failed: vfs.failed(),
             failures: about.log.failures(),
         };

@@ -266,6 +266,10 @@ impl<F: Format> Vfs<F> {
     pub fn check_writable(&self) -> Result<()> {
         self.inner.check_writable()
     }
+    /// Changes the rule by which reading updates access times ([`Options::atime`] until then).
+    pub fn set_atime(&self, policy: AtimePolicy) {
+        self.inner.atime.set(policy);
+    }
     /// Runs one round of background work (as the syncer task does): age-out, reaping, a background step of the format.
     pub fn run_background_step(&self) {
         self.inner.round();

@@ -80,7 +80,8 @@ impl<F: Format> Files<F> {
 
     /// Renews the access time as the policy says. Lazy: the format is told with the next write-back.
     pub(crate) fn accessed(&self, inode: &Shared<F>) {
-        if self.options.atime == AtimePolicy::Never || self.check_writable().is_err() {
+        let policy = self.atime.get();
+        if policy == AtimePolicy::Never || self.check_writable().is_err() {
             return;
         }
         let now = self.timestamp();
@@ -90,7 +91,7 @@ impl<F: Format> Files<F> {
             let stale = attr.atime <= attr.mtime
                 || attr.atime <= attr.ctime
                 || now.secs.saturating_sub(attr.atime.secs) >= ATIME_SECS_MAX;
-            let wanted = self.options.atime == AtimePolicy::Strict || stale;
+            let wanted = policy == AtimePolicy::Strict || stale;
             wanted && attr.flags & NO_ATIME == 0 && !state.freed && attr.atime != now
         };
         if due {

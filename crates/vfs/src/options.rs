@@ -1,5 +1,6 @@
 //! The options of a mounted volume.
 
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 /// The options of a mounted volume. Each has a default.
@@ -18,7 +19,7 @@ pub struct Options {
     pub dirty_age: Duration,
     /// The syncer commits metadata this often.
     pub commit_interval: Duration,
-    /// The rule by which reading updates the access time.
+    /// The rule by which reading updates the access time, until [`crate::Vfs::set_atime`].
     pub atime: AtimePolicy,
     /// Refuse every change with EROFS.
     pub read_only: bool,
@@ -67,6 +68,26 @@ pub enum AtimePolicy {
     Relative,
     /// Reads never update it.
     Never,
+}
+
+/// The rule that is in force, which may change while the volume is mounted.
+#[derive(Debug)]
+pub(crate) struct AtimeRule(AtomicU8);
+
+impl AtimeRule {
+    const ALL: [AtimePolicy; 3] = [AtimePolicy::Strict, AtimePolicy::Relative, AtimePolicy::Never];
+
+    pub(crate) fn new(policy: AtimePolicy) -> AtimeRule {
+        AtimeRule(AtomicU8::new(policy as u8))
+    }
+
+    pub(crate) fn get(&self) -> AtimePolicy {
+        AtimeRule::ALL[usize::from(self.0.load(Ordering::Relaxed))]
+    }
+
+    pub(crate) fn set(&self, policy: AtimePolicy) {
+        self.0.store(policy as u8, Ordering::Relaxed);
+    }
 }
 
 /// The cache above this one, if any.

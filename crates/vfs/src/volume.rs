@@ -11,7 +11,7 @@ use crate::calls::{SetAttr, SetTime};
 use crate::counters::Tally;
 use crate::error::{Error, Result};
 use crate::format::{Format, Shape};
-use crate::options::Options;
+use crate::options::{AtimeRule, Options};
 use crate::swap_space::LastAccess;
 use crate::types::{Attr, BlockRun, Ino, Lbn, LbnRange};
 
@@ -22,6 +22,7 @@ pub(crate) struct Volume<F: Format> {
     pub(crate) disk: SharedDisk,
     pub(crate) rt: Rt,
     pub(crate) options: Options,
+    pub(crate) atime: AtimeRule,
     /// The lock of level 0. True while the volume is open.
     pub(crate) gate: RwLock<bool>,
     pub(crate) tally: Tally,
@@ -64,6 +65,7 @@ impl<F: Format> Volume<F> {
             shape,
             disk,
             rt,
+            atime: AtimeRule::new(options.atime),
             options,
         }
     }

@@ -4,7 +4,7 @@ mod common;
 
 use common::*;
 use moafs_runtime::Timestamp;
-use moafs_vfs::api::{Allocate, Checks, Credentials, NewFile, Options, RenameMode, SetAttr, SetTime};
+use moafs_vfs::api::{Allocate, AtimePolicy, Checks, Credentials, NewFile, Options, RenameMode, SetAttr, SetTime};
 use moafs_vfs::types::{Cookie, FileKind, Ino, Name, SetMode};
 
 const ROOT_USER: fn() -> Credentials = Credentials::root;
@@ -405,11 +405,18 @@ fn times_move_as_posix_says() {
         step();
         v.read(f, 0, 1);
         assert_eq!(times(f).0, start + 4, "relatime");
+        v.vfs.set_atime(AtimePolicy::Strict);
+        v.read(f, 0, 1);
+        assert_eq!(times(f).0, start + 6, "strictatime");
+        step();
+        v.vfs.set_atime(AtimePolicy::Never);
+        v.read(f, 0, 1);
+        assert_eq!(times(f).0, start + 6, "noatime");
         chmod(&v, f, 0o600);
-        assert_eq!(times(f), (start + 4, start + 2, start + 6));
+        assert_eq!(times(f), (start + 6, start + 2, start + 8));
         assert_eq!(times(ROOT).1, start);
         v.vfs.link(&ROOT_USER(), f, ROOT, name("g")).unwrap();
-        assert_eq!(times(ROOT).1, start + 6);
+        assert_eq!(times(ROOT).1, start + 8);
         let far = SetTime::To(Timestamp::new(i64::MAX, 5));
         v.vfs.set_attr(&ROOT_USER(), f, &SetAttr { mtime: Some(far), ..SetAttr::default() }).unwrap();
         assert_eq!(times(f).1, (1 << 34) - 1, "clamped to what an inode holds");

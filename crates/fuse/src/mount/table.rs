@@ -5,6 +5,8 @@ use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
+use crate::options::{MountFlags, MountOptions};
+
 const MOUNTINFO: &str = "/proc/self/mountinfo";
 
 /// Major and minor number.
@@ -27,6 +29,29 @@ pub(super) fn line_of(target: &Path, device: DeviceId) -> io::Result<Option<Vec<
         let fields: Vec<&[u8]> = line.split(|&byte| byte == b' ').skip(2).take(3).collect();
         [b" ", fields.join(&b' ').as_slice(), b" "].concat()
     }))
+}
+
+/// Returns the options of a mount that every file system knows: those of its place in the tree, and `ro` of the file
+/// system. `None` if the table does not have it.
+pub(super) fn flags_of(target: &Path, device: DeviceId) -> io::Result<Option<MountFlags>> {
+    let table = std::fs::read(MOUNTINFO)?;
+    let is_it = |line: &&[u8]| parse_mountinfo(line).is_some_and(|(at, id)| at == target && id == device);
+    Ok(table.split(|&byte| byte == b'\n').rev().find(is_it).map(parse_flags))
+}
+
+/// Parses the options of a line: those in the sixth field, and those of the file system in the last.
+fn parse_flags(line: &[u8]) -> MountFlags {
+    let fields: Vec<&[u8]> = line.split(|&byte| byte == b' ').collect();
+    let words = |field: Option<&&[u8]>| {
+        let text = String::from_utf8_lossy(field.copied().unwrap_or_default()).into_owned();
+        let mut options = MountOptions { flags: MountFlags::empty(), ..MountOptions::default() };
+        // Words of the kernel that are no options of every mount are not meant.
+        for word in text.split(',') {
+            let _ = options.apply(word);
+        }
+        options.flags
+    };
+    words(fields.get(5)) | words(fields.last()) & MountFlags::RDONLY
 }
 
 /// Parses mount point and device from a line: `id parent major:minor root mountpoint …`.
@@ -68,5 +93,16 @@ mod tests {
             assert_eq!(parse_mountinfo(bad), None);
         }
         assert_eq!(unescape_octal(br"\04"), br"\04");
+    }
+
+    #[test]
+    fn a_mount_is_read_only_as_a_place_or_as_a_file_system() {
+        let flags = |place: &str, all: &str| {
+            parse_flags(format!("36 35 98:0 / /mnt {place} master:1 - fuse.x x {all}").as_bytes())
+        };
+        assert_eq!(flags("rw,noatime,nosuid", "rw,user_id=0"), MountFlags::NOATIME | MountFlags::NOSUID);
+        assert_eq!(flags("ro,relatime", "rw"), MountFlags::RDONLY | MountFlags::RELATIME);
+        assert_eq!(flags("rw,relatime", "ro,user_id=0"), MountFlags::RDONLY | MountFlags::RELATIME);
+        assert_eq!(parse_flags(b"36 35"), MountFlags::empty());
     }
 }

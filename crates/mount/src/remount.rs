@@ -1,0 +1,134 @@
+//! `mount -o remount`: other options for a volume that stays mounted.
+//!
+//! The options of every mount change: the kernel keeps them, and the daemon follows it where they concern it. Those of
+//! moafs stay as they are; mount(8) repeats the ones of fstab, and so they may be named again.
+
+use std::io;
+use std::path::Path;
+
+use moafs_fuse::{MountFlags, MountOptions};
+
+use crate::driver_options::DriverOption;
+use crate::options::{OptionError, Settings};
+
+/// The option that asks for it.
+const REMOUNT: &str = "remount";
+
+/// Words of the kernel's mount table, which mount(8) repeats; those that end in `=` with any value.
+const OF_THE_TABLE: &[&str] =
+    &["fd=", "rootmode=", "user_id=", "group_id=", "blksize=", "max_read=", "default_permissions", "allow_other"];
+
+/// The options of a remount.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Remount {
+    flags: MountFlags,
+    /// Options that cannot change.
+    fixed: Vec<String>,
+}
+
+/// Returns true if these `-o` lists ask for a remount.
+pub fn is_asked_for<'a>(lists: impl IntoIterator<Item = &'a str>) -> bool {
+    lists.into_iter().flat_map(|list| list.split(',')).any(|option| option == REMOUNT)
+}
+
+impl Remount {
+    /// Parses `-o` lists, each comma-separated; later options win.
+    ///
+    /// # Errors
+    /// As [`Settings::parse`].
+    pub fn parse<'a>(lists: impl IntoIterator<Item = &'a str>, root: bool) -> Result<Remount, OptionError> {
+        let mut remount = Remount { flags: MountFlags::empty(), fixed: Vec::new() };
+        let options = lists.into_iter().flat_map(|list| list.split(','));
+        for option in options.filter(|option| !option.is_empty() && *option != REMOUNT && !is_of_the_table(option)) {
+            if !remount.apply(option) {
+                Settings::parse([option], root)?;
+                remount.fixed.push(option.to_owned());
+            }
+        }
+        Ok(remount)
+    }
+
+    /// Applies an option of every mount, or one that changes nothing. Returns false for others.
+    fn apply(&mut self, option: &str) -> bool {
+        if DriverOption::of(option) == Some(DriverOption::Accepted) {
+            return true;
+        }
+        let before = MountOptions { flags: self.flags, ..MountOptions::default() };
+        let mut after = before.clone();
+        let is_flag = after.apply(option).is_ok() && MountOptions { flags: before.flags, ..after.clone() } == before;
+        if is_flag {
+            self.flags = after.flags;
+        }
+        is_flag
+    }
+
+    /// Checks that a volume can have these options: one that was mounted with the options `given`, and that is open for
+    /// reading only if `read_only`.
+    ///
+    /// # Errors
+    /// [`OptionError::Impossible`].
+    pub fn check(&self, given: &[String], read_only: bool) -> Result<(), OptionError> {
+        if read_only && !self.flags.contains(MountFlags::RDONLY) {
+            let reason = "the volume is open for reading only; unmount it and mount it again";
+            return Err(OptionError::Impossible { option: "remount,rw".to_owned(), reason });
+        }
+        match self.fixed.iter().find(|option| !given.contains(option)) {
+            Some(option) => {
+                let reason = "a remount does not change it; unmount the volume and mount it again";
+                Err(OptionError::Impossible { option: option.clone(), reason })
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Gives the mount at `target` these options.
+    ///
+    /// # Errors
+    /// The kernel's: EPERM for users other than root; EBUSY for `ro` while files are open for writing; EINVAL if
+    /// nothing is mounted at `target`.
+    pub fn carry_out(&self, target: &Path) -> io::Result<()> {
+        moafs_fuse::remount(target, self.flags)
+    }
+}
+
+fn is_of_the_table(option: &str) -> bool {
+    let is = |word: &&str| if word.ends_with('=') { option.starts_with(*word) } else { option == *word };
+    OF_THE_TABLE.iter().any(is)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(list: &str) -> Remount {
+        Remount::parse([list], true).unwrap()
+    }
+
+    #[test]
+    fn the_list_of_mount8_is_understood() {
+        assert!(is_asked_for(["rw", "noatime,remount"]) && !is_asked_for(["ro,errors=remount-ro"]));
+        let list = "rw,relatime,user_id=0,group_id=0,default_permissions,allow_other,blksize=4096,remount,ro";
+        let remount = parse(list);
+        assert_eq!(remount.flags, MountFlags::RDONLY | MountFlags::RELATIME);
+        remount.check(&[], true).unwrap();
+        assert_eq!(parse("remount,ro,rw,nosuid,errors=remount-ro,nofail").flags, MountFlags::NOSUID);
+        assert!(Remount::parse(["remount,noatme"], true).is_err());
+    }
+
+    #[test]
+    fn a_volume_open_for_reading_only_stays_read_only() {
+        let refused = parse("remount,rw").check(&[], true).unwrap_err().to_string();
+        assert!(refused.contains("mount it again"), "{refused}");
+        parse("remount,rw").check(&[], false).unwrap();
+    }
+
+    #[test]
+    fn options_of_moafs_stay_as_they_were_given() {
+        let given = ["rw".to_owned(), "cache=64M".to_owned(), "context=a".to_owned()];
+        parse("remount,ro,cache=64M,context=a").check(&given, false).unwrap();
+        for other in ["cache=32M", "place=ffs", "context=b", "auto_unmount"] {
+            let refused = parse(&format!("remount,{other}")).check(&given, false).unwrap_err().to_string();
+            assert!(refused.contains(other), "{refused}");
+        }
+    }
+}
