@@ -188,6 +188,10 @@ impl Format for F2fs {
         node.node.view_head(crate::format::inode::blocks).saturating_mul(8)
     }
 
+    fn stat_sectors(&self, node: &Self::Node) -> u64 {
+        node.node.view_head(crate::format::inode::stat_sectors)
+    }
+
     fn generation(&self, node: &Self::Node) -> u32 {
         node.node.view(crate::format::inode::generation)
     }

@@ -554,7 +554,7 @@ fn occupied<F: Format>(vfs: &Vfs<F>) -> Said<Occupied> {
         }
         let words = |error: moafs_vfs::Error| format!("inode {}: {error}", ino.0);
         let stat = vfs.stat(ino).map_err(words)?;
-        sum.blocks += stat.sectors / sectors_per_block;
+        sum.blocks += stat.sectors / sectors_per_block + u64::from(vfs.shape().inodes_take_blocks);
         sum.inodes += 1;
         if stat.attr.kind == FileKind::Directory {
             let below: Vec<Ino> = calls.list(ino).map_err(words)?.into_iter().map(|(_, ino)| ino).collect();

@@ -388,8 +388,12 @@ pub trait Format: Send + Sync + 'static {
     fn missing_maps(&self, _file: &Self::Node, _at: Lbn) -> Result<u8> {
         Ok(u8::MAX)
     }
-    /// Returns `st_blocks`: 512-byte units the file occupies on the volume, maps included.
+    /// Returns the 512-byte units that the file occupies on the volume, maps included: what becomes free with it.
     fn used_sectors(&self, node: &Self::Node) -> u64;
+    /// Returns `st_blocks`, in 512-byte units: another number where an inode takes a block of its own.
+    fn stat_sectors(&self, node: &Self::Node) -> u64 {
+        self.used_sectors(node)
+    }
     /// Returns an inode's generation, which the format chose when the inode was made: with the number it tells the file
     /// from those that had the number before.
     fn generation(&self, node: &Self::Node) -> u32;

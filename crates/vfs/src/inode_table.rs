@@ -35,7 +35,7 @@ impl<F: Format> InodeTable<F> {
         let inode = Inode::new(&self.rt, ino, self.shape.root, attr, node);
         // It may have been in memory before, and been evicted: the front may still keep what it was told then.
         let known = match inode.kind {
-            FileKind::Regular => KnownSectors::Told(self.format.used_sectors(&inode.node)),
+            FileKind::Regular => KnownSectors::Told(self.format.stat_sectors(&inode.node)),
             _ => KnownSectors::None,
         };
         {

@@ -21,7 +21,7 @@ impl<F: Format> InodeTable<F> {
     pub(crate) fn tell_sectors(&self, inode: &Shared<F>) -> u64 {
         // The kernel drops what it knows of a directory with each change of its names; other kinds do not change.
         if inode.kind != FileKind::Regular {
-            return self.format.used_sectors(&inode.node);
+            return self.format.stat_sectors(&inode.node);
         }
         let (sectors, is_outdated) = self.note_sectors(inode, |state, sectors| {
             let is_outdated = state.known_sectors.note(sectors);
@@ -69,7 +69,7 @@ impl<F: Format> InodeTable<F> {
             };
             // With the map blocks that are known to be missing: a kernel may ask only once.
             let expected = expected.saturating_mul(self.block_bytes() / 512);
-            let sectors = self.format.used_sectors(&inode.node).saturating_add(expected);
+            let sectors = self.format.stat_sectors(&inode.node).saturating_add(expected);
             let pages = inode.pages.lock();
             if pages.placements() == placements {
                 return note(&mut inode.state.lock(), sectors);

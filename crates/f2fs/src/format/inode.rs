@@ -485,6 +485,16 @@ pub fn blocks(block: &[u8]) -> u64 {
     u64_at(block, at::BLOCKS)
 }
 
+/// Returns `st_blocks` of an inode's block: 512-byte units. As in other file systems the inode itself does not count;
+/// data and entries that lie in it do.
+pub fn stat_sectors(block: &[u8]) -> u64 {
+    let inline = Inline::from_bits_retain(block[at::INLINE]);
+    let is_file = kind(block) == Some(FileKind::Regular);
+    let has_contents = inline.contains(Inline::DENTRY) || is_file && inline.contains(Inline::DATA);
+    let inside = if has_contents { size(block).div_ceil(512) } else { 0 };
+    blocks(block).saturating_sub(1).saturating_mul(8).saturating_add(inside)
+}
+
 /// Returns `i_advise` of an inode's block.
 pub fn advise(block: &[u8]) -> Advise {
     Advise::from_bits_retain(block[at::ADVISE])
