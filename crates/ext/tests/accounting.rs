@@ -1,5 +1,6 @@
 //! The space that stat(2) and statfs(2) show is the same before and after data have left the cache.
 
+use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 
@@ -8,7 +9,7 @@ use moafs_disk::{Disk, Kind, Op, Request, SharedDisk, Ticket};
 use moafs_ext::mkfs::{MkfsOptions, mkfs};
 use moafs_ext::{Ext, OpenOptions};
 use moafs_runtime::{Live, Timestamp};
-use moafs_vfs::api::{NewFile, Options};
+use moafs_vfs::api::{Allocate, NewFile, Options, SetAttr};
 use moafs_vfs::types::{FileKind, Ino, Name};
 use moafs_vfs::{Credentials, Vfs};
 
@@ -32,6 +33,26 @@ impl Disk for Watched {
         }
         self.disk.submit(batch)
     }
+}
+
+/// An ext4 volume of 64 MiB; `None` without mke2fs.
+fn ext4_image() -> Option<tempfile::NamedTempFile> {
+    let image = tempfile::NamedTempFile::new().unwrap();
+    let made = Command::new("mke2fs").args(["-F", "-q", "-t", "ext4"]).arg(image.path()).arg("64M").status();
+    if made.is_err() {
+        eprintln!("SKIPPED: mke2fs is not installed (package e2fsprogs)");
+        return None;
+    }
+    assert!(made.is_ok_and(|status| status.success()));
+    Some(image)
+}
+
+/// Returns a number that dumpe2fs shows of an image.
+fn shown(image: &Path, what: &str) -> u64 {
+    let out = Command::new("dumpe2fs").arg("-h").arg(image).output().expect("dumpe2fs comes with mke2fs");
+    let text = String::from_utf8(out.stdout).expect("text");
+    let line = text.lines().find_map(|line| line.strip_prefix(what)?.strip_prefix(':'));
+    line.and_then(|number| number.trim().parse().ok()).unwrap_or_else(|| panic!("no {what} in {text}"))
 }
 
 struct Volume {
@@ -60,14 +81,7 @@ impl Volume {
 
     /// An ext4 volume of 64 MiB; `None` without mke2fs.
     fn ext4() -> Option<Volume> {
-        let image = tempfile::NamedTempFile::new().unwrap();
-        let made = Command::new("mke2fs").args(["-F", "-q", "-t", "ext4"]).arg(image.path()).arg("64M").status();
-        if made.is_err() {
-            eprintln!("SKIPPED: mke2fs is not installed (package e2fsprogs)");
-            return None;
-        }
-        assert!(made.is_ok_and(|status| status.success()));
-        Some(Volume::mount(MemDisk::read_from(image.path()).unwrap(), OpenOptions::default()))
+        Some(Volume::mount(MemDisk::read_from(ext4_image()?.path()).unwrap(), OpenOptions::default()))
     }
 
     fn close(self) {
@@ -80,7 +94,6 @@ impl Volume {
         let name = Name::new(text.as_bytes()).expect("a legal name");
         self.vfs.create(&Credentials::root(), ROOT, name, &new).expect("there is space").ino
     }
-
     fn write(&self, file: Ino, kibibyte: u64, len: usize) {
         let bytes = vec![7; len << 10];
         self.vfs.write(&Credentials::root(), file, kibibyte << 10, &bytes, false).expect("there is space");
@@ -136,6 +149,56 @@ fn space_of_a_file_with_extents_is_shown_alike_before_and_after_an_fsync() {
         volume.vfs.fsync(file, false).expect("the disk works");
         assert_eq!(volume.sectors(file), sectors);
         volume.write(file, part << 10, 1 << 10);
+    }
+    volume.close();
+}
+
+#[test]
+fn the_journal_is_no_space_for_files() {
+    let Some(image) = ext4_image() else { return };
+    let volume = Volume::mount(MemDisk::read_from(image.path()).unwrap(), OpenOptions::default());
+    assert_eq!(
+        volume.vfs.stat_fs().blocks,
+        shown(image.path(), "Block count") - shown(image.path(), "Overhead clusters")
+    );
+    volume.close();
+}
+
+#[test]
+fn flags_tell_how_a_file_is_stored_from_the_first() {
+    let Some(volume) = Volume::ext4() else { return };
+    let (extents, no_atime) = (0x8_0000, 0x80);
+    let file = volume.create("file");
+    let flags = |file| volume.vfs.stat(file).expect("it is there").attr.flags;
+    let set = |flags| {
+        let set = SetAttr { flags: Some(flags), ..SetAttr::default() };
+        volume.vfs.set_attr(&Credentials::root(), file, &set).map(|_| ())
+    };
+    assert_eq!(flags(file), extents);
+    set(extents | no_atime).expect("the way of chattr +A");
+    assert_eq!(flags(file), extents | no_atime);
+    assert_eq!(set(no_atime).expect_err("extents cannot become pointers").errno(), libc::EOPNOTSUPP);
+    volume.close();
+}
+
+#[test]
+fn a_truncation_to_the_same_size_frees_what_was_preallocated() {
+    let Some(volume) = Volume::ext4() else { return };
+    for (name, kibibytes) in [("empty", 0), ("full", 8), ("partial", 7)] {
+        let file = volume.create(name);
+        volume.write(file, 0, kibibytes);
+        volume.vfs.sync().expect("the disk works");
+        let (free, sectors) = (volume.vfs.stat_fs().free, volume.sectors(file));
+        let how = Allocate::KeepSize;
+        volume.vfs.allocate(&Credentials::root(), file, 0, 4 << 20, how).expect("there is space");
+        assert_eq!(volume.sectors(file), 8192, "{name}");
+        let size = SetAttr { size: Some((kibibytes as u64) << 10), ..SetAttr::default() };
+        volume.vfs.set_attr(&Credentials::root(), file, &size).expect("a truncation");
+        volume.vfs.sync().expect("the disk works");
+        assert_eq!((volume.vfs.stat_fs().free, volume.sectors(file)), (free, sectors), "{name}");
+        let mut bytes = vec![0; 16 << 10];
+        assert_eq!(volume.vfs.read(file, 0, &mut bytes).expect("memory can be read"), kibibytes << 10);
+        assert!(bytes[..kibibytes << 10].iter().all(|byte| *byte == 7));
     }
     volume.close();
 }

@@ -24,7 +24,14 @@ impl<F: Format> Files<F> {
     /// Returns the attributes of an inode; never waits for its lock.
     pub(crate) fn stat_of(&self, inode: &Shared<F>) -> Result<Stat> {
         let sectors = self.tell_sectors(inode);
-        Ok(Stat { ino: inode.ino, attr: inode.attr(), sectors })
+        Ok(Stat { ino: inode.ino, attr: self.shown_attr(inode), sectors })
+    }
+
+    /// Returns the attributes with the flags that tell how the file is stored.
+    fn shown_attr(&self, inode: &Shared<F>) -> Attr {
+        let mut attr = inode.attr();
+        attr.flags |= self.format.layout_flags(&inode.node);
+        attr
     }
 
     /// Returns the space of the volume. Held files without a name that are `forgotten` count as free.
@@ -74,7 +81,7 @@ impl<F: Format> Files<F> {
     }
 
     fn check_set_attr(&self, who: &Credentials, inode: &Shared<F>, set: &SetAttr) -> Result<()> {
-        let attr = inode.attr();
+        let attr = self.shown_attr(inode);
         let fixed = attr.flags & IMMUTABLE != 0 || (attr.flags & APPEND_ONLY != 0 && set.changes_the_past());
         if fixed && set.flags.is_none() {
             return Err(Error::Posix(libc::EPERM));
@@ -169,7 +176,9 @@ impl<F: Format> Files<F> {
         }
         attr.uid = set.uid.unwrap_or(attr.uid);
         attr.gid = set.gid.unwrap_or(attr.gid);
-        attr.flags = set.flags.unwrap_or(attr.flags);
+        if let Some(flags) = set.flags {
+            attr.flags = attr.flags & !self.shape.user_flags | flags & self.shape.user_flags;
+        }
         if let Some(perm) = set.perm {
             attr.perm = perm & 0o7777;
             // A kernel that checks permissions has done this itself, knowing all groups.

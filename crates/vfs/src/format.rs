@@ -394,6 +394,10 @@ pub trait Format: Send + Sync + 'static {
     fn stat_sectors(&self, node: &Self::Node) -> u64 {
         self.used_sectors(node)
     }
+    /// Returns the flags of `FS_IOC_GETFLAGS` that tell how a file is stored, besides those in its attributes.
+    fn layout_flags(&self, _node: &Self::Node) -> u32 {
+        0
+    }
     /// Returns an inode's generation, which the format chose when the inode was made: with the number it tells the file
     /// from those that had the number before.
     fn generation(&self, node: &Self::Node) -> u32;

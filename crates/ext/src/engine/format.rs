@@ -14,7 +14,7 @@ use moafs_vfs::swap_space::SwapSpace;
 use moafs_vfs::types::{Attr, BlockRun, Cookie, Dentry, FileKind, Ino, Lbn, LbnRange, Mapping, Name, XattrKey};
 use moafs_vfs::{Error, Result};
 
-use super::incore::Incore;
+use super::incore::{Incore, USER_FLAGS};
 use super::op::ExtOp;
 use super::volume::Ext;
 use super::{extents, xattr};
@@ -147,6 +147,10 @@ impl Format for Ext {
 
     fn missing_maps(&self, file: &Self::Node, at: Lbn) -> Result<u8> {
         self.missing_levels(file, at.0)
+    }
+
+    fn layout_flags(&self, node: &Self::Node) -> u32 {
+        node.state.lock().inode.flags.bits() & !USER_FLAGS
     }
 
     fn generation(&self, node: &Self::Node) -> u32 {

@@ -279,7 +279,7 @@ pub(super) fn attr_of(inode: &Inode, kind: FileKind) -> Attr {
         crtime: inode.crtime,
         rdev: if is_device { libc::makedev(major, minor) } else { 0 },
         generation: inode.generation,
-        flags: inode.flags.bits(),
+        flags: inode.flags.bits() & USER_FLAGS,
     }
 }
 

@@ -264,10 +264,17 @@ fn refuse_if_marked(superblock: &Superblock, for_writing: bool) -> Result<()> {
     ))
 }
 
+/// Returns the blocks that files can never have: as the superblock tells, with the journal, or at least those of the
+/// groups.
+fn overhead_of(superblock: &Superblock, geo: &Geometry) -> u64 {
+    let groups: u64 =
+        geo.all_groups().map(|group| u64::from(geo.head_blocks(group) + 2 + geo.inode_table_blocks)).sum();
+    let told = u64::from(superblock.overhead_clusters()) * u64::from(geo.cluster_blocks);
+    (geo.first_data_block + groups).max(if told < geo.blocks { told } else { 0 })
+}
+
 fn shape_of(superblock: &Superblock, geo: &Geometry, policy: Policy, read_only: Option<String>) -> Shape {
     let extra = geo.inode_size >= inode::GOOD_OLD_BYTES as u32 + u32::from(inode::EXTRA_BYTES);
-    let overhead: u64 =
-        geo.all_groups().map(|group| u64::from(geo.head_blocks(group) + 2 + geo.inode_table_blocks)).sum();
     let uuid = superblock.uuid();
     let word = |at: usize| uuid[at..at + 8].iter().rev().fold(0u64, |word, byte| word << 8 | u64::from(*byte));
     let keeps_unwritten = geo.incompat.contains(Incompat::EXTENT) && read_only.is_none();
@@ -275,7 +282,7 @@ fn shape_of(superblock: &Superblock, geo: &Geometry, policy: Policy, read_only: 
         format: superblock.family_name(),
         block_size: geo.block_size,
         root: Ino(InodeNo::ROOT.0.into()),
-        blocks: (geo.blocks - geo.first_data_block).saturating_sub(overhead),
+        blocks: geo.blocks.saturating_sub(overhead_of(superblock, geo)),
         inodes: geo.inodes.into(),
         file_bytes_max: match geo.incompat.contains(Incompat::EXTENT) {
             true => extent::LBN_END * u64::from(geo.block_size),
