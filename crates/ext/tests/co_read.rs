@@ -8,7 +8,7 @@ use moafs_disk::{Kind, SharedDisk};
 use moafs_ext::mkfs::{MkfsOptions, mkfs};
 use moafs_ext::place::Policy;
 use moafs_ext::{Ext, OpenOptions};
-use moafs_runtime::{Live, Rt, Timestamp};
+use moafs_runtime::{Live, Rt, Timestamp, Virtual};
 use moafs_vfs::api::{AtimePolicy, CacheRole, NewFile, Options};
 use moafs_vfs::types::{FileKind, Ino, Name};
 use moafs_vfs::{Credentials, Vfs};
@@ -42,12 +42,11 @@ struct Mounted {
     trace: Arc<Trace>,
 }
 
-fn mount(mem: &Arc<MemDisk>, options: Options) -> Mounted {
-    mount_with(mem, options, Policy::default())
+fn mount(mem: &Arc<MemDisk>, options: Options, rt: Rt) -> Mounted {
+    mount_with(mem, options, Policy::default(), rt)
 }
 
-fn mount_with(mem: &Arc<MemDisk>, options: Options, place: Policy) -> Mounted {
-    let rt: Rt = Live::new();
+fn mount_with(mem: &Arc<MemDisk>, options: Options, place: Policy, rt: Rt) -> Mounted {
     let disk: SharedDisk = Arc::<MemDisk>::clone(mem);
     let trace = Arc::new(Trace::new(disk, Arc::clone(&rt)));
     let disk: SharedDisk = Arc::<Trace>::clone(&trace);
@@ -77,7 +76,7 @@ fn written(files: &[File], volume_bytes: u64, place: Policy) -> Arc<MemDisk> {
         ..MkfsOptions::new([1; 16], [2; 16], Timestamp::new(1_700_000_000, 0))
     };
     mkfs(&*mem, &options).unwrap();
-    let v = mount_with(&mem, Options::default(), place);
+    let v = mount_with(&mem, Options::default(), place, Live::new());
     let who = Credentials::root();
     for file in files {
         let dir = format!("d{}", file.dir);
@@ -100,9 +99,15 @@ fn tree(dirs: usize, numbers: usize, mut len: impl FnMut() -> usize) -> Vec<File
     (0..dirs).flat_map(of_dir).map(|(dir, number)| File { dir, number, len: len() }).collect()
 }
 
-/// Returns the requests and bytes of file data that reading these files from a cold volume costs.
+/// Returns the requests and bytes of file data that reading these files from a cold volume costs, on a device that
+/// takes no time.
 fn cost(mem: &Arc<MemDisk>, files: &[File], options: Options) -> (u64, u64) {
-    let v = mount(mem, options);
+    let virt = Virtual::new(None);
+    virt.run(|| cost_on(mem, files, options.clone(), virt.rt()))
+}
+
+fn cost_on(mem: &Arc<MemDisk>, files: &[File], options: Options, rt: Rt) -> (u64, u64) {
+    let v = mount(mem, options, rt);
     for file in files {
         let ino = find(&v, *file);
         let mut bytes = vec![0; file.len + 1];
@@ -198,7 +203,7 @@ fn slot(mem: &MemDisk, ino: Ino) -> u64 {
 fn damage_beside_a_file_is_found_by_who_asks_for_it() {
     let files = tree(1, 40, || 3000);
     let mem = written(&files, 64 << 20, Policy::Ffs);
-    let v = mount(&mem, with(0));
+    let v = mount(&mem, with(0), Live::new());
     let inos: Vec<Ino> = files.iter().map(|file| find(&v, *file)).collect();
     v.vfs.close().unwrap();
     // A size beyond every file, a pointer to the inode table, the next file's block, an unknown type, no name.
@@ -216,7 +221,7 @@ fn damage_beside_a_file_is_found_by_who_asks_for_it() {
     for (file, at, bytes) in damages {
         mem.poke(slot(&mem, inos[file]) + at, bytes);
     }
-    let v = mount(&mem, with(TRANSFER));
+    let v = mount(&mem, with(TRANSFER), Live::new());
     for (i, file) in files.iter().enumerate().filter(|(i, _)| !damages.iter().any(|(damaged, ..)| damaged == i)) {
         let mut bytes = vec![0; BLOCK];
         assert_eq!(v.vfs.read(inos[i], 0, &mut bytes).unwrap(), file.len);

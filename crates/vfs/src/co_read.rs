@@ -12,7 +12,9 @@
 //!    higher number: what is behind a walker has been read;
 //! 4. any other miss starts a walk of its own. Few walks are remembered, so a random reader finds none and causes the
 //!    same requests, of the same length, as without co-reading;
-//! 5. blocks that leave the cache unread narrow the window, those that were read widen it again.
+//! 5. blocks that leave the cache unread narrow the window, those that were read widen it again;
+//! 6. a walk brings neighbours only on a device that makes walkers wait less for each block then
+//!    ([`crate::manner`]); else each file comes alone.
 //!
 //! Blocks that were brought stay in the cache as if just read, also behind a kernel's cache
 //! ([`crate::options::CacheRole::Behind`]): the kernel asks for each file by itself, and only then do its blocks go to
@@ -60,9 +62,9 @@ impl<F: Format> Reaper<F> {
         u32::try_from(bytes as u64 / self.block_bytes()).unwrap_or(u32::MAX)
     }
 
-    /// Brings a small file and its neighbours with one request, and waits for it, if a walker missed the file. To be
-    /// called after a miss at its start. False if the blocks are to be read as usual. The file's lock is held, shared
-    /// at least.
+    /// Brings a small file, and its neighbours if that pays, with one request, and waits for it, if a walker missed the
+    /// file. To be called after a miss at its start. False if the blocks are to be read as usual. The file's lock is
+    /// held, shared at least.
     pub(crate) fn co_read(&self, inode: &Shared<F>, missing: LbnRange) -> bool {
         let blocks_max = self.co_read_blocks();
         if blocks_max == 0 || missing.start != Lbn(0) {
@@ -74,7 +76,10 @@ impl<F: Format> Reaper<F> {
         let Some(step) = self.walks.miss(inode.ino, run, beside_max) else { return false };
         let Some(own) = self.claim(inode, run) else { return true };
         let (first, parts) = self.gather(own, step);
-        self.bring(first, parts, relocation_generation)
+        if step.window == 0 {
+            self.tally.co_reads_declined.fetch_add(1, Ordering::Relaxed);
+        }
+        self.bring(first, parts, step, relocation_generation)
     }
 
     /// Returns the run of a small file, if it lies in one piece.
@@ -105,6 +110,9 @@ impl<F: Format> Reaper<F> {
     fn gather(&self, own: Part<F>, step: Step) -> (u64, Vec<Part<F>>) {
         let (ino, run) = (own.inode.ino, own.run);
         let wanted = |near: &Neighbour| step.way == Way::Addresses || near.ino > ino;
+        if step.window == 0 {
+            return (run.start.0, vec![own]);
+        }
         let near = self.format.neighbours(&own.inode.node, run, step.window);
         let mut left = u64::from(step.window);
         let (mut start, mut end) = (run.start.0, run.end().0);
@@ -181,14 +189,18 @@ impl<F: Format> Reaper<F> {
 
     /// Reads everything from block `first` of the volume to the last part's end with one request, and gives each part
     /// its own blocks. False if the request failed, or blocks may have moved since `relocation_generation`.
-    fn bring(&self, first: u64, parts: Vec<Part<F>>, relocation_generation: u64) -> bool {
+    fn bring(&self, first: u64, parts: Vec<Part<F>>, step: Step, relocation_generation: u64) -> bool {
         let end = parts.iter().map(|part| part.run.end().0).max().unwrap_or(first);
         let span = BlockRun { start: crate::types::BlockAddr(first), len: (end - first) as u32 };
         let into = (0..span.len).map(|_| Buf::scratch(self.block_bytes() as usize)).collect();
         let tag = Tag::new(Kind::Data, parts[0].inode.ino.0, Cause::Demand);
+        let from = self.rt.now();
         let batch = self.disk.submit(vec![Request { op: Op::Read { into }, at: self.lba(span), tag }]);
-        self.count_co_read(&parts);
+        let beside = self.count_co_read(&parts);
         let done = self.disk.wait(batch).remove(0).result;
+        if done.is_ok() {
+            self.walks.waited(step, blocks_in(&parts[0].absent), beside, self.rt.now() - from);
+        }
         let is_read = done.is_ok() && self.format.relocation_generation() == relocation_generation;
         let mut bufs: Vec<Option<Buf>> = done.map(|bufs| bufs.into_iter().map(Some).collect()).unwrap_or_default();
         for part in &parts {
@@ -208,13 +220,15 @@ impl<F: Format> Reaper<F> {
         is_read
     }
 
-    fn count_co_read(&self, parts: &[Part<F>]) {
+    /// Counts a request and returns the blocks of neighbours that it brings.
+    fn count_co_read(&self, parts: &[Part<F>]) -> u64 {
         self.tally.fill_requests.fetch_add(1, Ordering::Relaxed);
         let brought: u64 = parts[1..].iter().map(|part| blocks_in(&part.absent)).sum();
         if brought > 0 {
             self.tally.co_reads.fetch_add(1, Ordering::Relaxed);
             self.tally.co_read_blocks.fetch_add(brought, Ordering::Relaxed);
         }
+        brought
     }
 }
 

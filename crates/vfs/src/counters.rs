@@ -45,6 +45,8 @@ moafs_runtime::counters! {
         co_read_blocks_used,
         /// Of those, blocks that left the cache before a reader asked for them.
         co_read_blocks_wasted,
+        /// Misses of small files that a walker read alone, because it waits less for each block so.
+        co_reads_declined,
         /// Blocks that defragmentation moved.
         gathered_blocks,
         /// Calls that write file data.

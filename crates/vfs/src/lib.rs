@@ -64,7 +64,8 @@
 //!
 //! Below the layers are parts that know none of them: `inode`, `pages` (cached blocks of one file), `unplaced` (what
 //! its dirty pages may still take on the volume), `dirty` (the lists), `cache` (budget and queue), `fill` (reads under
-//! way), `read_ahead`, `walks`, `pace`, `full_host`, `relief`, `write_error`, `acl`, `credentials`, `options`, `calls`.
+//! way), `read_ahead`, `walks`, `manner`, `pace`, `full_host`, `relief`, `write_error`, `acl`, `credentials`,
+//! `options`, `calls`.
 //!
 //! # Lock order (take downwards only)
 //!
@@ -122,6 +123,7 @@ mod io;
 mod layer;
 pub mod layout;
 mod load;
+mod manner;
 mod named;
 mod names;
 mod op;

@@ -1,9 +1,11 @@
 //! Walks: readers of small files that go from file to file, recognised by their misses ([`crate::co_read`]).
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use moafs_runtime::leaf::Mutex;
 
+use crate::manner::{Manner, Manners};
 use crate::types::{BlockRun, Ino};
 
 /// Walks that are remembered. The fewer there are, the rarer two steps in a row happen by chance.
@@ -30,7 +32,7 @@ struct Walk {
     /// The inode number that follows that of the file missed last.
     next_ino: u64,
     steps: u32,
-    /// Blocks brought at the last step, the file's own not counted.
+    /// Blocks brought at the last step, the file's own not counted; 0 if the file was read alone.
     window: u32,
 }
 
@@ -44,9 +46,13 @@ impl Walk {
     }
 
     /// Returns the next step's window: twice the last one, but half of it if the miss skips more than the gap limit,
-    /// as a reader does that happens to read nearby.
+    /// as a reader does that happens to read nearby. A walk that was read alone has the window that it would have got.
     fn next_window(&self, skips: u64, blocks_max: u32) -> u32 {
-        let window = if skips > GAP_BLOCKS_MAX { self.window / 2 } else { self.window.saturating_mul(2) };
+        let window = match self.window {
+            0 => WINDOW_BLOCKS_MIN << (self.steps + 1).saturating_sub(STEPS_MIN).min(u32::BITS / 2),
+            window if skips > GAP_BLOCKS_MAX => window / 2,
+            window => window.saturating_mul(2),
+        };
         window.max(WINDOW_BLOCKS_MIN).min(blocks_max)
     }
 }
@@ -58,12 +64,18 @@ pub(crate) enum Way {
     Numbers,
 }
 
-/// The neighbours that a step of a believed walk brings.
+/// The blocks that a step of a believed walk brings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Step {
     pub(crate) way: Way,
-    /// Blocks to bring beside the file's own, gaps included.
+    /// Blocks to bring beside the file's own, gaps included; 0: the file is read alone.
     pub(crate) window: u32,
+}
+
+impl Step {
+    fn manner(self) -> Manner {
+        if self.window == 0 { Manner::Alone } else { Manner::Together }
+    }
 }
 
 /// The walks of a volume's readers of small files, and how many blocks co-reading brought with and without use.
@@ -77,6 +89,8 @@ struct State {
     /// Blocks brought that were read, and that were dropped unread; both are halved now and then.
     used: u64,
     wasted: u64,
+    /// Waits of walkers in either manner: they say if co-reading pays on this device.
+    manners: Manners,
 }
 
 impl Walks {
@@ -95,9 +109,19 @@ impl Walks {
         };
         let walk = state.walks.remove(i).expect("just found");
         let steps = walk.steps.saturating_add(1);
-        let window = if steps < STEPS_MIN { 0 } else { walk.next_window(skips, blocks_max) };
+        let is_believed = steps >= STEPS_MIN;
+        let is_together = state.manners.now() == Manner::Together;
+        let window = if is_believed && is_together { walk.next_window(skips, blocks_max) } else { 0 };
         state.walks.push_back(Walk { steps, window, ..next });
-        (window > 0).then_some(Step { way, window })
+        (is_believed && blocks_max > 0).then_some(Step { way, window })
+    }
+
+    /// Notes how long the walker waited for a step that brought `own` blocks of the file it missed and `beside` blocks
+    /// of others.
+    pub(crate) fn waited(&self, step: Step, own: u64, beside: u64, wait: Duration) {
+        let mut state = self.0.lock();
+        let of_use = own + state.of_use(beside);
+        state.manners.waited(step.manner(), of_use, wait);
     }
 
     /// Notes that the walk that stood at `from` has been brought everything up to `to`.
@@ -132,12 +156,14 @@ impl State {
     /// Returns the largest window: the share of `blocks_max` that was of use lately. The smallest window stays, to
     /// find out when co-reading pays again.
     fn limit(&self, blocks_max: u32) -> u32 {
-        let seen = self.used + self.wasted;
-        if seen < SAMPLE_BLOCKS {
-            return blocks_max;
-        }
-        let worth = (u64::from(blocks_max) * self.used / seen) as u32;
+        let worth = self.of_use(blocks_max.into()) as u32;
         worth.max(WINDOW_BLOCKS_MIN).min(blocks_max)
+    }
+
+    /// Returns how many of `blocks` brought blocks are read before they are dropped, as far as the latest tell.
+    fn of_use(&self, blocks: u64) -> u64 {
+        let seen = self.used + self.wasted;
+        if seen < SAMPLE_BLOCKS { blocks } else { blocks * self.used / seen }
     }
 }
 
@@ -189,6 +215,25 @@ mod tests {
         assert!(miss(&walks, 7, 102).is_some());
         assert!((20..20 + WALKS_MAX as u64).all(|i| stranger(i).is_none()));
         assert_eq!(miss(&walks, 8, 103), None);
+    }
+
+    #[test]
+    fn a_device_that_makes_walkers_wait_for_neighbours_is_read_file_by_file() {
+        let walks = Walks::default();
+        miss(&walks, 50, 100);
+        miss(&walks, 51, 101);
+        let mut at = 102;
+        let mut alone = 0;
+        while at < 1500 {
+            let step = walks.miss(Ino(at), block(at), 31).unwrap();
+            let (window, wait) = (u64::from(step.window), if step.window == 0 { 1 } else { 100 });
+            walks.waited(step, 1, window, Duration::from_millis(wait));
+            walks.brought(at + 1, at + 1 + window);
+            at += 1 + window;
+            alone += u64::from(step.window == 0);
+        }
+        assert!(alone > 900, "{alone} of 1398 files alone");
+        assert_eq!(miss(&walks, 9, 90_000), None, "another reader finds no walk");
     }
 
     #[test]
