@@ -160,10 +160,11 @@ pub(crate) fn open_volume(
 
 fn ext_options(options: &Options, given: &[&FormatOption]) -> Result<moafs_ext::OpenOptions, OptionError> {
     let Options { read_only, transfer_bytes_max, .. } = *options;
-    let mut ext = moafs_ext::OpenOptions { read_only, transfer_bytes_max, place: Default::default() };
+    let mut ext = moafs_ext::OpenOptions { read_only, transfer_bytes_max, ..Default::default() };
     for option in given {
         match option.name {
             "place" => ext.place = option.parse()?,
+            "dirs" => ext.directories = Some(option.parse()?),
             other => unreachable!("{other} is no option of ext volumes"),
         }
     }

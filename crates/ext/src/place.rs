@@ -5,20 +5,25 @@
 //! | module | content |
 //! |---|---|
 //! | [`ffs`] | the Fast File System's policy: the baseline of every comparison |
-//! | [`cowrite`] | co-writing: the dirty small files of a directory are written in one request |
+//! | [`cowrite_paper`] | co-writing as published: the dirty small files of a directory are written in one request |
+//! | [`cowrite`] | co-writing with longer runs, windows and files that stay |
+//! | [`members`] | small files that are written whole, for both |
 //! | [`policy`] | the interface of policies, and what they see of files |
-//! | [`inodes`] | the groups of new directories and files |
+//! | [`inodes`] | the groups of new directories, by a rule of their own, and of files |
 //! | [`free_space`] | the view of the free space |
 //! | [`draft`] | a plan in the making, and the plan |
 //! | [`windows`] | free blocks that directories keep for their next files |
 //!
-//! A policy is one file with an implementation of [`PlacementPolicy`], and one line in [`Policy`].
+//! A policy is one file with an implementation of [`PlacementPolicy`], and one line in [`Policy`]. The rule for
+//! directories ([`Directories`]) is chosen beside it.
 
 pub mod cowrite;
+pub mod cowrite_paper;
 pub mod draft;
 pub mod ffs;
 pub mod free_space;
 pub mod inodes;
+mod members;
 pub mod policy;
 pub mod windows;
 
@@ -30,9 +35,8 @@ use moafs_vfs::{Result, named_enum};
 
 pub use draft::{ChosenSpace, Draft, WritePlan};
 pub use free_space::FreeSpace;
-pub use policy::{Files, ParentDirectory, PlacementPolicy};
-
-use crate::format::GroupNo;
+pub use inodes::{Directories, ParentDirectory};
+pub use policy::{Files, PlacementPolicy};
 
 named_enum! {
     /// The policy that decides where data are placed: the values of `-o place=`.
@@ -40,6 +44,7 @@ named_enum! {
     pub enum Policy ("placement policy") {
         FfsPaper = "ffs-paper", "As ffs, addresses allocated at write(): the paper's baseline" => ffs::FfsPaper;
         Ffs = "ffs", "File by file, addresses chosen when data leave the cache" => ffs::Ffs;
+        CowritePaper = "cowrite-paper", "The small files of a directory together, as published" => cowrite_paper::CowritePaper;
         #[default]
         Cowrite = "cowrite", "The small files of a directory together, large files as with ffs" => cowrite::Cowrite;
     }
@@ -49,8 +54,8 @@ named_enum! {
         self, reason: WritebackReason, dirty: &dyn DirtyView<N>, files: &dyn Files<N>, free: &dyn FreeSpace,
     ) -> Result<WritePlan>;
 
-    /// See [`PlacementPolicy::group_of_directory`].
-    pub fn group_of_directory(self, parent: ParentDirectory, free: &dyn FreeSpace) -> GroupNo;
+    /// See [`PlacementPolicy::directories`].
+    pub fn directories(self) -> Directories;
 
     /// See [`PlacementPolicy::allocates_on_write`].
     pub fn allocates_on_write(self) -> bool;

@@ -53,7 +53,7 @@ fn mount_with(mem: &Arc<MemDisk>, place: Policy, options: Options) -> Mounted {
     let trace = Arc::new(Trace::new(disk, Arc::clone(&rt)));
     let disk: SharedDisk = Arc::<Trace>::clone(&trace);
     let transfer_bytes_max = TRANSFER_BLOCKS as usize * BLOCK;
-    let open = OpenOptions { place, transfer_bytes_max, read_only };
+    let open = OpenOptions { place, transfer_bytes_max, read_only, ..OpenOptions::default() };
     let ext = Ext::open(Arc::clone(&disk), Arc::clone(&rt), open).unwrap();
     let options = Options { syncer: false, transfer_bytes_max, ..options };
     Mounted { vfs: Vfs::new(ext, disk, rt, options), trace, mem: Arc::clone(mem) }

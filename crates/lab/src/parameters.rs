@@ -13,6 +13,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
+use moafs_ext::place::Directories;
+
 use crate::cpu::Cpu;
 use crate::error::{LabError, Result};
 use crate::log_system::LogSystem;
@@ -31,6 +33,8 @@ pub struct Parameters {
     pub drives: Vec<String>,
     /// Utilizations in percent; `None`: those of the experiment.
     pub utilizations: Option<Vec<u8>>,
+    /// The rule for new directories in all systems of cw-… that have none of their own.
+    pub directories: Directories,
     /// Layout score of the aged volumes.
     pub score: f64,
     /// Memory for file data and metadata at full size, in bytes. It shrinks with the scale.
@@ -75,6 +79,7 @@ impl Default for Parameters {
             systems: Vec::new(),
             drives: Vec::new(),
             utilizations: None,
+            directories: Directories::Spread,
             score: 0.8,
             cache_bytes: (12.8 * MIB) as u64,
             buffer_bytes: 4 << 20,
@@ -104,7 +109,7 @@ struct Known {
     show: fn(&Parameters) -> String,
 }
 
-const KNOWN: [Known; 20] = [
+const KNOWN: [Known; 21] = [
     Known {
         name: "systems",
         meaning: "systems to compare, separated by commas (`moafs lab list` shows them); an experiment runs those of its \
@@ -126,6 +131,13 @@ const KNOWN: [Known; 20] = [
             Some(all) => all.iter().map(u8::to_string).collect::<Vec<_>>().join(", ") + " %",
             None => "those of the experiment".to_owned(),
         },
+    },
+    Known {
+        name: "dirs",
+        meaning: "groups of new directories in cw-…, for all systems alike: spread (as FFS does) or near (as co-writing mounts \
+                  do)",
+        set: |p, text| text.parse().map(|rule| p.directories = rule),
+        show: |p| p.directories.to_string(),
     },
     Known {
         name: "score",
@@ -355,6 +367,7 @@ mod tests {
             ("utilization=0,30", "utilization", "0, 30 %"),
             ("write_cache=off", "write_cache", "off"),
             ("coread=0", "coread", "0 B"),
+            ("dirs=near", "dirs", "near"),
         ] {
             parameters.set(assignment).unwrap();
             assert_eq!(parameters.show()[name], shown);
@@ -372,10 +385,18 @@ mod tests {
         let unknown = parameters.set("cash=1").unwrap_err().to_string();
         assert!(unknown.contains("`cash`") && unknown.contains("cache, buffer"), "{unknown}");
         let system = parameters.set("systems=zfs").unwrap_err().to_string();
-        assert!(system.contains("ffs-paper, ffs, cowrite"), "{system}");
-        for bad in
-            ["cache", "cache=", "cache=-1", "cache=1T", "dirty=0", "utilization=95", "write_cache=maybe", "drives=,"]
-        {
+        assert!(system.contains("ffs-paper, ffs, cowrite-paper, cowrite"), "{system}");
+        for bad in [
+            "cache",
+            "cache=",
+            "cache=-1",
+            "cache=1T",
+            "dirty=0",
+            "utilization=95",
+            "write_cache=maybe",
+            "drives=,",
+            "dirs=far",
+        ] {
             assert!(parameters.set(bad).is_err(), "{bad}");
         }
         assert_eq!(parameters, Parameters::default());

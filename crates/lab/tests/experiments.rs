@@ -149,14 +149,20 @@ fn cleaning_by_file_joins_what_writers_scattered_and_writes_no_more_on_any_numbe
 #[test]
 fn every_experiment_names_all_systems_and_both_baselines() {
     for outcome in run(&["cw-random-write".to_owned(), "cw-postmark".to_owned()], 0.02, 2, CO_WRITING) {
-        for system in ["ffs-paper", "ffs", "cowrite"] {
+        for system in ["ffs-paper", "ffs", "cowrite-paper", "cowrite"] {
             assert!(outcome.rows.iter().any(|row| row.system == system), "{} lacks {system}", outcome.experiment);
         }
         for against in ["ffs-paper", "ffs"] {
-            let compared =
-                |row: &&moafs_lab::outcome::Row| row.dimensions.get("against").is_some_and(|at| at == against);
-            assert_eq!(outcome.rows.iter().filter(compared).count(), 2, "{} against {against}", outcome.experiment);
+            let compared = |row: &&moafs_lab::outcome::Row| {
+                ["gain", "change"].contains(&&*row.metric)
+                    && row.dimensions.get("against").is_some_and(|at| at == against)
+            };
+            let count = outcome.rows.iter().filter(compared).count();
+            // The published and ours, and the two between them that the ablation adds, at two utilizations.
+            assert_eq!(count, 2 * 4, "{} against {against}", outcome.experiment);
         }
+        let is_step = |row: &&moafs_lab::outcome::Row| row.dimensions.contains_key("step");
+        assert_eq!(outcome.rows.iter().filter(is_step).count(), 2 * 5, "{}", outcome.experiment);
         assert!(!outcome.notes.is_empty() && !outcome.charts.is_empty() && !outcome.parameters.is_empty());
     }
 }
@@ -164,8 +170,8 @@ fn every_experiment_names_all_systems_and_both_baselines() {
 #[test]
 fn one_case_is_shown_in_pictures() {
     let outcome = run(&["cw-random-write".to_owned()], 0.02, 2, CO_WRITING).remove(0);
-    assert_eq!(outcome.maps.len(), 4, "before, and after for each system");
-    assert_eq!(outcome.scatters[0].points.len(), 3);
+    assert_eq!(outcome.maps.len(), 5, "before, and after for each system");
+    assert_eq!(outcome.scatters[0].points.len(), 4);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use moafs_ext::place::Policy;
+use moafs_ext::place::{Directories, Policy};
 use moafs_f2fs::clean::{Cleaner, Order};
 use moafs_f2fs::place::{Recycling, Temperature};
 use moafs_fuse::{MountError, MountFlags, SessionOptions, Transport};
@@ -211,7 +211,17 @@ const OWN: &[Own] = &[
 
 /// Options of volumes of one format only.
 const OF_FORMATS: &[(&str, &[Own])] = &[
-    ("ext", &[Own { name: "place", value: "POLICY", help: "placement of data:" }]),
+    (
+        "ext",
+        &[
+            Own { name: "place", value: "POLICY", help: "placement of data:" },
+            Own {
+                name: "dirs",
+                value: "RULE",
+                help: "groups of new directories (ffs, ffs-paper and cowrite-paper: spread by default):",
+            },
+        ],
+    ),
     (
         "f2fs",
         &[
@@ -239,6 +249,7 @@ const OF_FORMATS: &[(&str, &[Own])] = &[
 /// Options whose values have names: the name of the default, and all names with help texts.
 const CHOICES: &[Choices] = &[
     Choices { option: "place", default: || Policy::default().name(), values: &Policy::VALUES },
+    Choices { option: "dirs", default: || Policy::default().directories().name(), values: &Directories::VALUES },
     Choices { option: "cleaner", default: || Cleaner::default().name(), values: &Cleaner::VALUES },
     Choices { option: "recycle", default: || Recycling::default().name(), values: &Recycling::VALUES },
     Choices { option: "temperature", default: || Temperature::default().name(), values: &Temperature::VALUES },

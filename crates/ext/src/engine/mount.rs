@@ -24,8 +24,8 @@ use crate::head::{geometry_of, read_descriptors, read_superblock};
 use crate::health::Health;
 use crate::journal;
 use crate::meta::Meta;
-use crate::place::Policy;
 use crate::place::windows::Windows;
+use crate::place::{Directories, Policy};
 
 /// Version of the promise that a volume left by a crash of moafs has leaks at most.
 const MARK_VERSION: u32 = 1;
@@ -46,11 +46,13 @@ pub struct OpenOptions {
     pub transfer_bytes_max: usize,
     /// The policy that decides where data go.
     pub place: Policy,
+    /// The rule for the groups of new directories; `None`: the policy's own.
+    pub directories: Option<Directories>,
 }
 
 impl Default for OpenOptions {
     fn default() -> Self {
-        OpenOptions { read_only: false, transfer_bytes_max: 1 << 20, place: Policy::default() }
+        OpenOptions { read_only: false, transfer_bytes_max: 1 << 20, place: Policy::default(), directories: None }
     }
 }
 
@@ -200,6 +202,7 @@ impl Ext {
             table_read_blocks: u64::from((TABLE_READ_BYTES / geo.block_size).max(1)),
             transfer_blocks: (options.transfer_bytes_max as u32 / geo.block_size).max(1),
             policy: options.place,
+            directories: options.directories.unwrap_or(options.place.directories()),
             windows: Windows::default(),
             shared_xattrs: Mutex::new(()),
             names_level: AtomicU64::new(0),

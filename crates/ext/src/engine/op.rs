@@ -263,7 +263,7 @@ impl<'a> ExtOp<'a> {
         let first = if directory {
             let is_top = parent.state.lock().inode.flags.contains(InodeFlags::TOPDIR);
             let parent = ParentDirectory { group: parent.at.group, is_root: parent.ino == InodeNo::ROOT, is_top };
-            ext.policy.group_of_directory(parent, ext)
+            ext.directories.group(parent, ext)
         } else {
             parent.at.group
         };

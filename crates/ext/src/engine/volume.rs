@@ -18,7 +18,7 @@ use crate::format::{BlockNo, Geometry, GroupNo, Superblock, dir as codec};
 use crate::health::Health;
 use crate::meta::{Block, Level, Meta};
 use crate::place::windows::Windows;
-use crate::place::{Policy, ffs};
+use crate::place::{Directories, Policy, ffs};
 
 /// Bytes that one read from a group's zone for directories and first indirect blocks brings.
 const ZONE_READ_BYTES: u32 = 64 << 10;
@@ -42,6 +42,8 @@ pub struct Ext {
     pub(super) table_read_blocks: u64,
     pub(super) transfer_blocks: u32,
     pub(super) policy: Policy,
+    /// The rule for the groups of new directories.
+    pub(super) directories: Directories,
     pub(super) windows: Windows,
     /// Held while a reference to a shared attribute block is given up: the last one frees the block.
     pub(super) shared_xattrs: Mutex<()>,

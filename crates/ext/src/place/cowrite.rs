@@ -23,22 +23,24 @@
 //! runs stay, and are not written; the scattered ones move into runs that save requests, and into
 //! no others.
 //!
-//! The paper takes runs of at most one transfer; moafs takes runs as long as the files that wait,
-//! if the group has them, so that the requests of a directory follow one another. An fsync takes
-//! along one transfer's worth of files, any other write-back all that wait, up to
+//! The paper takes runs of at most one transfer ([`cowrite_paper`](super::cowrite_paper)); this policy takes runs as
+//! long as the files that wait, if the group has them, so that the requests of a directory follow one another. An fsync
+//! takes along one transfer's worth of files, any other write-back all that wait, up to
 //! [`COMPANION_BYTES_MAX`].
 
 use moafs_vfs::Result;
-use moafs_vfs::plan::{DirtyFile, DirtyView, PlannedWrite, SMALL_BLOCKS_MAX, WritebackReason};
-use moafs_vfs::types::{BlockAddr, BlockRun, FileRange, Ino, Lbn, LbnRange, Mapping};
+use moafs_vfs::plan::{DirtyView, PlannedWrite, SMALL_BLOCKS_MAX, WritebackReason};
+use moafs_vfs::types::{BlockAddr, BlockRun, FileRange, Ino, Lbn, LbnRange};
 use smallvec::SmallVec;
 
 use super::draft::{Draft, WritePlan};
 use super::ffs::{plan_file, tag};
 use super::free_space::FreeSpace;
+use super::inodes::Directories;
+use super::members::{Member, group_of, member};
 use super::policy::{Files, PlacementPolicy};
 use crate::alloc::Fit;
-use crate::format::{BlockNo, Geometry, GroupNo, InodeNo};
+use crate::format::BlockNo;
 
 /// The most that one plan writes together, in bytes: bounds the memory of a plan, and how long a write-back
 /// holds pages.
@@ -74,37 +76,6 @@ enum Source {
     Move,
 }
 
-/// A dirty small file that is whole in the cache: every block is dirty or has an address.
-struct Member<N> {
-    file: DirtyFile<N>,
-    /// The address of each block that has one.
-    places: SmallVec<[Option<u64>; SMALL_BLOCKS_MAX as usize]>,
-}
-
-impl<N> Member<N> {
-    fn blocks(&self) -> u32 {
-        self.places.len() as u32
-    }
-
-    fn is_dirty(&self, at: u64) -> bool {
-        self.file.dirty.iter().any(|range| range.start.0 <= at && at < range.end().0)
-    }
-
-    /// Returns true if every block has an address: no block needs a new one.
-    fn is_placed(&self) -> bool {
-        self.places.iter().all(Option::is_some)
-    }
-
-    /// Returns the number of blocks that have an address, which a move gives up.
-    fn placed_blocks(&self) -> u32 {
-        self.places.iter().flatten().count() as u32
-    }
-
-    fn whole(&self) -> FileRange {
-        FileRange { ino: self.file.ino, range: LbnRange { start: Lbn(0), len: self.blocks() } }
-    }
-}
-
 /// A dirty block of a member that may stay where it is.
 struct Settled {
     address: u64,
@@ -129,10 +100,10 @@ impl PlacementPolicy for Cowrite {
         true
     }
 
-    /// Returns false: files of one directory lie together without that, and neighbouring directories share bitmaps
-    /// and inode tables.
-    fn spreads_root_directories(&self) -> bool {
-        false
+    /// Returns [`Directories::Near`]: files of one directory lie together without a group of their own, and
+    /// neighbouring directories share bitmaps and inode tables.
+    fn directories(&self) -> Directories {
+        Directories::Near
     }
 }
 
@@ -161,34 +132,6 @@ fn plan<N>(
     let leaving = stay(reason, members, draft);
     let leaving = keep_promised(reason, leaving, files, draft)?;
     place(reason, home, leaving, files, draft)
-}
-
-/// Returns the group of a directory.
-fn group_of(geo: &Geometry, directory: Ino) -> GroupNo {
-    let number = u32::try_from(directory.0).map(InodeNo).unwrap_or(InodeNo::ROOT);
-    geo.locate_inode(number).map_or(GroupNo(0), |at| at.group)
-}
-
-/// Returns the file with its addresses, if it may be written whole; else as it was given.
-fn member<N>(file: DirtyFile<N>, files: &dyn Files<N>) -> Result<std::result::Result<Member<N>, DirtyFile<N>>> {
-    if !file.whole || file.blocks == 0 || file.blocks > SMALL_BLOCKS_MAX {
-        return Ok(Err(file));
-    }
-    let mut places = SmallVec::new();
-    while (places.len() as u64) < file.blocks {
-        let at = places.len() as u64;
-        let left = (file.blocks - at) as u32;
-        match files.map(&file.node, Lbn(at), left)? {
-            Mapping::Run(run) | Mapping::Unwritten(run) => {
-                places.extend((run.start.0..run.end().0).take(left as usize).map(Some));
-            }
-            Mapping::Hole { len } => places.extend((0..len.clamp(1, left)).map(|_| None)),
-        }
-    }
-    let member = Member { file, places };
-    // A hole that was not written to stays one.
-    let has_hole = (0..).zip(&member.places).any(|(at, place)| place.is_none() && !member.is_dirty(at));
-    Ok(if has_hole { Err(member.file) } else { Ok(member) })
 }
 
 /// Returns `first` and its companions: the smallest dirty files of its directory that may be written with it.
@@ -465,6 +408,7 @@ mod tests {
     use super::super::ffs::Ffs;
     use super::super::testing::{Dirty, TestVolume, lengths};
     use super::*;
+    use crate::format::GroupNo;
 
     /// Figure 4: F1, F3, F4, F5 of one directory and Fa, Fc of another become dirty by turns.
     fn figure_4() -> Dirty {

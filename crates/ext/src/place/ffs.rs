@@ -2,9 +2,8 @@
 //!
 //! 1. *Directories are spread*: a directory of the root (or of one marked as a top directory) goes
 //!    to the group with the fewest directories among those with at least the average of free inodes
-//!    and blocks. Deeper ones stay near their parent while its group is not crowded. (Under
-//!    co-writing only those of marked directories are spread: files of one directory lie together
-//!    without that, and neighbouring directories share bitmaps and inode tables.)
+//!    and blocks. Deeper ones stay near their parent while its group is not crowded. (That is
+//!    [`Directories::Spread`](super::Directories::Spread); the rule is chosen beside the policy.)
 //! 2. *Files stay with their directory*: inode and first blocks in the directory's group. New files
 //!    go on where the last one ended (a rotor), so files made together lie together.
 //! 3. *Clustering*: a file goes on right behind its last block; dirty neighbours of one file are

@@ -1,4 +1,7 @@
-//! The groups of new inodes, the same for all policies: a directory's space, and the order of the search for a file's.
+//! The groups of new inodes: a directory's, by a rule of its own beside the policy for data, and the order of the
+//! search for a file's.
+
+use moafs_vfs::named_enum;
 
 use super::free_space::FreeSpace;
 use crate::format::{Geometry, GroupNo, InodeNo};
@@ -8,11 +11,38 @@ use crate::format::{Geometry, GroupNo, InodeNo};
 const DIRECTORY_BYTES_MIN: u32 = 4 << 20;
 const DIRECTORIES_PER_GROUP: u32 = 16;
 
+/// The directory in which a new one is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ParentDirectory {
+    /// The group of its inode.
+    pub group: GroupNo,
+    /// True if it is the root.
+    pub is_root: bool,
+    /// True if it is marked as a top directory, whose directories have little to do with one another.
+    pub is_top: bool,
+}
+
+named_enum! {
+    /// The rule for the groups of new directories: the values of `-o dirs=`.
+    pub enum Directories ("rule for directories") {
+        Spread = "spread", "Those of the root over all groups, as FFS does; deeper ones near their parents";
+        Near = "near", "All near their parents: neighbouring directories share bitmaps and inode tables";
+    }
+}
+
+impl Directories {
+    /// Returns the group for a new directory. Directories of a top directory are spread under either rule.
+    pub fn group(self, parent: ParentDirectory, free: &dyn FreeSpace) -> GroupNo {
+        let spread = parent.is_top || (parent.is_root && self == Directories::Spread);
+        directory_group(free, parent.group, spread)
+    }
+}
+
 /// Returns the group for a new directory, where its files are to find space. Spread: the one
 /// with the fewest directories. Near: the first, from the parent's on, that will still have a
 /// third of the average of free blocks once all its new directories have their files: in an
 /// overfull group files lie in pieces.
-pub fn directory_group(free: &dyn FreeSpace, parent: GroupNo, spread: bool) -> GroupNo {
+fn directory_group(free: &dyn FreeSpace, parent: GroupNo, spread: bool) -> GroupNo {
     let geo = free.geometry();
     let count = geo.groups;
     let average_inodes = (free.available_inodes() / u64::from(count)) as u32;
@@ -60,4 +90,22 @@ pub fn file_groups(geo: &Geometry, parent: GroupNo, parent_ino: InodeNo) -> impl
         .map(move |step| (u64::from(start) + u64::from(step)) as u32 % count);
     let all = (0..count).map(move |at| (u64::from(parent.0) + u64::from(at)) as u32 % count);
     std::iter::once(parent.0).chain(doubling).chain(all).map(GroupNo)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::TestVolume;
+    use super::*;
+
+    #[test]
+    fn directories_of_the_root_are_spread_or_stay_and_those_of_a_top_directory_are_spread() {
+        let mut volume = TestVolume::with_free(&[(100, 1500), (8300, 1500)]);
+        volume.add_directories(GroupNo(0), 5);
+        let group = |rule: Directories, is_root, is_top| {
+            rule.group(ParentDirectory { group: GroupNo(0), is_root, is_top }, &volume).0
+        };
+        assert_eq!([Directories::Spread, Directories::Near].map(|rule| group(rule, true, false)), [1, 0]);
+        assert_eq!([Directories::Spread, Directories::Near].map(|rule| group(rule, false, true)), [1, 1]);
+        assert_eq!([Directories::Spread, Directories::Near].map(|rule| group(rule, false, false)), [0, 0]);
+    }
 }

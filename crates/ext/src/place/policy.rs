@@ -6,7 +6,7 @@ use moafs_vfs::types::{Lbn, Mapping};
 
 use super::draft::WritePlan;
 use super::free_space::FreeSpace;
-use super::inodes;
+use super::inodes::Directories;
 use crate::format::GroupNo;
 
 /// A way of placing data. Its functions depend on their arguments alone and change nothing.
@@ -23,16 +23,9 @@ pub trait PlacementPolicy {
         free: &dyn FreeSpace,
     ) -> Result<WritePlan>;
 
-    /// Returns the group for a new directory. Directories of a top directory, and as a rule those of the root, are
-    /// spread over the groups; the others stay near their parents.
-    fn group_of_directory(&self, parent: ParentDirectory, free: &dyn FreeSpace) -> GroupNo {
-        let spread = parent.is_top || (parent.is_root && self.spreads_root_directories());
-        inodes::directory_group(free, parent.group, spread)
-    }
-
-    /// Returns true if the directories of the root are spread over the groups.
-    fn spreads_root_directories(&self) -> bool {
-        true
+    /// Returns the rule for the groups of new directories, unless another is asked for.
+    fn directories(&self) -> Directories {
+        Directories::Spread
     }
 
     /// Returns true if blocks get their addresses at `write()`; else they get them when they leave the cache.
@@ -44,17 +37,6 @@ pub trait PlacementPolicy {
     fn co_writes(&self) -> bool {
         false
     }
-}
-
-/// The directory in which a new one is made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ParentDirectory {
-    /// The group of its inode.
-    pub group: GroupNo,
-    /// True if it is the root.
-    pub is_root: bool,
-    /// True if it is marked as a top directory, whose directories have little to do with one another.
-    pub is_top: bool,
 }
 
 /// The facts about files that policies need.

@@ -24,6 +24,7 @@ pub(super) struct TestVolume {
     geo: Geometry,
     maps: Vec<FreeMap>,
     windows: BTreeMap<Ino, Window>,
+    directories: BTreeMap<GroupNo, u32>,
 }
 
 impl TestVolume {
@@ -42,7 +43,12 @@ impl TestVolume {
             FreeMap::new(range, used, free, 0, 0)
         };
         let maps = geo.all_groups().map(map).collect();
-        TestVolume { geo, maps, windows: BTreeMap::new() }
+        TestVolume { geo, maps, windows: BTreeMap::new(), directories: BTreeMap::new() }
+    }
+
+    /// Adds directories without files to a group.
+    pub(super) fn add_directories(&mut self, group: GroupNo, count: u32) {
+        *self.directories.entry(group).or_default() += count;
     }
 
     pub(super) fn group_of(&self, write: &PlannedWrite) -> GroupNo {
@@ -94,7 +100,12 @@ impl FreeSpace for TestVolume {
 
     fn counts(&self, group: GroupNo) -> Counts {
         let free_blocks = self.maps[group.0 as usize].free_blocks();
-        Counts { free_blocks, free_inodes: 100, ..Counts::default() }
+        Counts {
+            free_blocks,
+            free_inodes: 100,
+            directories: self.directories.get(&group).copied().unwrap_or(0),
+            ..Counts::default()
+        }
     }
 
     fn free_map(&self, group: GroupNo) -> Result<Option<FreeMap>> {

@@ -124,6 +124,16 @@ enum Headline {
     Elapsed,
 }
 
+impl Headline {
+    /// Returns the metric, and the name of its comparison.
+    fn metrics(self) -> (&'static str, &'static str) {
+        match self {
+            Headline::Bandwidth => ("bandwidth", "gain"),
+            Headline::Elapsed => ("elapsed", "change"),
+        }
+    }
+}
+
 /// An experiment of this paper.
 struct Plan {
     utilizations: &'static [u8],
@@ -182,8 +192,8 @@ const SEQ_READ: Plan = Plan {
     settled: &[
         "The volume is mounted afresh after the write, so that nothing is cached. Directories are read one after the other, \
          files in the order in which the directory lists them (that of their creation).",
-        "Co-writing reads with co-reading, which the paper does not have: a miss of a small file brings its neighbours in one \
-         request. `--set coread=0` turns it off.",
+        "`cowrite` reads with co-reading, which the paper does not have: a miss of a small file brings its neighbours in one \
+         request, where that costs less than reading file by file. `--set coread=0` turns it off.",
     ],
 };
 
@@ -385,12 +395,13 @@ fn setup<'a>(system: System, drive: &'a str, parameters: &Parameters, scale: f64
         dirty_age: Duration::from_secs(parameters.age_s),
         commit_interval: Duration::from_secs(parameters.commit_s.unwrap_or(COMMIT_S)),
         read_ahead_bytes: parameters.read_ahead_bytes as usize,
-        co_read_bytes: if system.co_writes() { parameters.co_read_bytes as usize } else { 0 },
+        co_read_bytes: if system.co_reads() { parameters.co_read_bytes as usize } else { 0 },
         transfer_bytes_max: parameters.transfer_bytes as usize,
         ..Options::default()
     };
     let (write_cache, merge) = (parameters.write_cache.unwrap_or(WriteCache::On), system.merges());
-    Setup { mount: system, drive, write_cache, merge, options, cpu: parameters.cpu() }
+    let mount = system.with_directories(parameters.directories);
+    Setup { mount, drive, write_cache, merge, options, cpu: parameters.cpu() }
 }
 
 fn run(plan: &Plan, experiment: &Experiment, lab: &Lab<'_>) -> Result<Outcome> {
@@ -414,6 +425,8 @@ fn run(plan: &Plan, experiment: &Experiment, lab: &Lab<'_>) -> Result<Outcome> {
     }
     let compared = compare(plan, &outcome.rows);
     outcome.rows.extend(compared);
+    let steps = ablation(plan, &outcome.rows);
+    outcome.rows.extend(steps);
     outcome.notes.extend(notes::why(&outcome.rows));
     outcome.charts = charts(plan, lab);
     if !heads.is_empty() {
@@ -437,7 +450,10 @@ fn cases(plan: &Plan, lab: &Lab<'_>) -> Vec<Case> {
     for (at, drive) in drives(parameters).iter().enumerate() {
         for &utilization in utilizations {
             let shown = plan.shown && at == 0 && utilization == SHOWN_UTILIZATION;
-            let case = |system: &System| Case { drive: drive.clone(), utilization, system: *system, shown };
+            let case = |system: &System| {
+                let shown = shown && !System::STEPS_ONLY.contains(system);
+                Case { drive: drive.clone(), utilization, system: *system, shown }
+            };
             cases.extend(systems.iter().map(case));
         }
     }
@@ -514,38 +530,56 @@ fn table_3(plan: &Plan, case: &Case, operation: &str) -> Option<f64> {
     match case.system {
         _ if plan.paper.is_empty() => None,
         System::FFS_PAPER => Some(ffs[at]),
-        System::COWRITE | System::CowriteDisksort => Some(co_writing[at]),
-        System::Placed(_) => None,
+        System::COWRITE_PAPER => Some(co_writing[at]),
+        _ => None,
     }
 }
 
-/// Compares co-writing with each baseline, in percent. The paper's numbers stand beside the
-/// comparison with its own baseline.
+/// Compares each system that co-writes and places directories as the others do with each baseline, in percent. The
+/// paper's numbers stand beside the comparison of its own two systems.
 fn compare(plan: &Plan, rows: &[Row]) -> Vec<Row> {
-    let (metric, name) = match plan.headline {
-        Headline::Bandwidth => ("bandwidth", "gain"),
-        Headline::Elapsed => ("elapsed", "change"),
-    };
-    let measured = |row: &&Row| row.metric == metric;
+    let (metric, name) = plan.headline.metrics();
     let system_of = |row: &Row| System::ALL.into_iter().find(|system| system.name() == row.system);
     let mut compared = Vec::new();
-    for row in rows.iter().filter(measured) {
-        let Some(system) = system_of(row).filter(|system| system.co_writes()) else { continue };
+    for row in rows.iter().filter(|row| row.metric == metric) {
+        let is_compared = |system: &System| system.co_writes() && system.has_common_directories();
+        let Some(system) = system_of(row).filter(is_compared) else { continue };
         for baseline in [System::FFS_PAPER, System::FFS] {
-            let same = |other: &&Row| other.system == baseline.name() && other.dimensions == row.dimensions;
-            let Some(other) = rows.iter().filter(measured).find(same).filter(|other| other.value > 0.0) else {
-                continue;
-            };
-            let percent = (row.value / other.value - 1.0) * 100.0;
+            let Some(percent) = percent_over(rows, row, baseline) else { continue };
             let utilization = &row.dimensions["utilization"];
             let paper = plan.paper.iter().find(|(at, _)| at.to_string() == *utilization).map(|(_, percent)| *percent);
+            let paper = paper.filter(|_| (system, baseline) == (System::COWRITE_PAPER, System::FFS_PAPER));
             let subject =
                 Subject { system: system.name(), dimensions: row.dimensions.clone() }.with("against", baseline);
-            let paper = paper.filter(|_| baseline == System::FFS_PAPER);
             compared.push(subject.row_beside(name, percent, "%", paper));
         }
     }
     compared
+}
+
+/// Returns what each step from the paper's baseline to what a mount does gives by itself, in percent.
+fn ablation(plan: &Plan, rows: &[Row]) -> Vec<Row> {
+    let (metric, name) = plan.headline.metrics();
+    let mut steps = Vec::new();
+    for step in System::ABLATION {
+        let is_reached = |row: &&Row| row.metric == metric && row.system == step.to.name();
+        for row in rows.iter().filter(is_reached) {
+            let Some(percent) = percent_over(rows, row, step.from) else { continue };
+            let subject = Subject { system: step.to.name(), dimensions: row.dimensions.clone() };
+            let subject = subject.with("against", step.from).with("step", step.adds);
+            steps.push(subject.row(&format!("{name}_of_step"), percent, "%"));
+        }
+    }
+    steps
+}
+
+/// Returns by how many percent a measured value differs from that of another system under the same conditions.
+fn percent_over(rows: &[Row], row: &Row, baseline: System) -> Option<f64> {
+    let same = |other: &&Row| {
+        other.metric == row.metric && other.system == baseline.name() && other.dimensions == row.dimensions
+    };
+    let other = rows.iter().find(same).filter(|other| other.value > 0.0)?;
+    Some((row.value / other.value - 1.0) * 100.0)
 }
 
 fn charts(plan: &Plan, lab: &Lab<'_>) -> Vec<Chart> {

@@ -25,10 +25,17 @@ pub(super) fn common(parameters: &Parameters) -> Vec<String> {
          quarter of that was dirty; its syncer waited 30 s. `--set cache=…`, `dirty=…`, `age=…` change it. Processor times are \
          plausible figures of a 1 GHz machine, not measured ones; `time_cpu` shows their share."
             .to_owned(),
-        "`ffs-paper` chooses addresses at write(), writes file by file, and its queue sorts without merging; `ffs` chooses \
-         them when data leave and its queue merges; `cowrite` has the queue of `ffs`. The paper's percentages are held \
-         against `ffs-paper`."
+        "`ffs-paper` chooses addresses at write(), writes file by file, and its queue sorts without merging; `cowrite-paper` \
+         is co-writing to the letter of Figs. 6 and 7 over the same queue, and the paper's percentages are held against \
+         these two. `ffs` chooses addresses when data leave and its queue merges; `cowrite` is our co-writing over that \
+         queue, with co-reading."
             .to_owned(),
+        format!(
+            "New directories of all systems are placed alike (`dirs={}`), but those of `cowrite-near` and `cowrite-mount`, \
+             which keep them near their parents. The rows of `gain_of_step` or `change_of_step` say what each step from \
+             `ffs-paper` to `cowrite-mount` gives by itself.",
+            parameters.directories
+        ),
     ]
 }
 

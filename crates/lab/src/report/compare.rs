@@ -40,7 +40,7 @@ impl Line<'_> {
 
 impl Comparison<'_> {
     pub(super) fn is_gain(&self) -> bool {
-        self.metric == "gain"
+        self.metric.starts_with("gain")
     }
 
     /// Returns our numbers and the paper's.
@@ -52,11 +52,12 @@ impl Comparison<'_> {
     }
 }
 
-/// Makes the comparisons of an outcome: gains first, then each metric that the paper gives numbers
-/// for.
+/// Makes the comparisons of an outcome: gains first, then the steps of an ablation and each metric that the paper gives
+/// numbers for.
 pub(super) fn comparisons(outcome: &Outcome) -> Vec<Comparison<'_>> {
     let mut of_metric: BTreeMap<(bool, &str, &str), Vec<&Row>> = BTreeMap::new();
-    for row in outcome.rows.iter().filter(|row| row.metric == "gain" || row.paper.is_some()) {
+    let is_compared = |row: &&Row| row.metric == "gain" || row.paper.is_some() || row.dimensions.contains_key("step");
+    for row in outcome.rows.iter().filter(is_compared) {
         of_metric.entry((row.metric != "gain", &row.metric, &row.unit)).or_default().push(row);
     }
     of_metric.into_iter().map(|((_, metric, unit), rows)| compare(outcome, metric, unit, &rows)).collect()
