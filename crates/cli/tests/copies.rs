@@ -132,6 +132,31 @@ fn make_partitioned(scratch: &Scratch, count: u32) {
 }
 
 #[test]
+fn files_that_do_not_know_their_size_are_copied_whole() {
+    let scratch = Scratch::with_ext2("16M");
+    let (file, device) = ("/proc/filesystems", "/sys/kernel/mm/transparent_hugepage/enabled");
+    for source in [file, device].into_iter().filter(|source| Path::new(source).exists()) {
+        ok(&["cp", source, &scratch.inside("/copy")]);
+        assert_eq!(ok(&["cat", &scratch.inside("/copy")]), fs::read_to_string(source).unwrap(), "{source}");
+    }
+    scratch.judge();
+}
+
+#[test]
+fn a_destination_that_ends_with_a_slash_is_a_directory() {
+    let scratch = Scratch::with_ext2("16M");
+    let (file, dir) = (scratch.path("file"), scratch.path("dir"));
+    fs::write(&file, b"contents").unwrap();
+    fs::create_dir(&dir).unwrap();
+    for target in [scratch.inside("/none/"), scratch.path("none/").display().to_string() + "/"] {
+        cp_fails(&[&file, &target], "is no directory");
+        ok(&words(&[&"cp", &"-r", &dir, &target]));
+    }
+    ok(&words(&[&"cp", &file, &scratch.inside("/none/")]));
+    assert_eq!(ok(&["ls", &scratch.inside("/none")]), "file\n");
+}
+
+#[test]
 fn files_are_copied_from_partition_to_partition_of_one_disk() {
     let scratch = Scratch::new(Format::Ext4);
     make_partitioned(&scratch, 2);

@@ -173,6 +173,12 @@ fn a_mounted_volume_is_looked_at_through_its_mount(format: Format) {
     assert_eq!((&stat["size"], &stat["kind"], &stat["runs"]), (&20.into(), &"file".into(), &serde_json::Value::Null));
     assert_eq!(stat["ino"], mounted.path("dir/file").metadata().unwrap().ino());
     assert_eq!(ok(&["du", "-d", "0", &at("/dir")]).lines().count(), 1);
+    ok(&["get", "-a", &at("/"), scratch.path("back").to_str().unwrap()]);
+    let back = |path: &str| scratch.path("back").join(path);
+    assert_eq!(fs::read(back("dir/file")).unwrap(), b"not on the image yet");
+    assert!(back("link").is_symlink() && !back(".moafs").exists());
+    ok(&["cp", "-L", &at("/link/file"), back("followed").to_str().unwrap()]);
+    assert!(back("followed").is_file());
     // No path and no link leads out of the volume.
     for path in ["/out/passwd", "/../../etc/passwd", "/none"] {
         assert!(fails(&["cat", &at(path)]).1.contains("No such file"), "{path}");

@@ -8,7 +8,7 @@ use moafs_vfs::types::FileKind;
 
 use super::stage::{Attributes, Stage, Waiting, temporary_name};
 use super::trail::Trail;
-use super::tree::{FileId, Meta, New, Tree, Xattr};
+use super::tree::{Extent, FileId, Meta, New, Tree, Xattr};
 use super::walk::{Descent, Step, Walk, is_within};
 use crate::error::{CliError, Result};
 use crate::output;
@@ -334,7 +334,8 @@ impl<'t, S: Tree, D: Tree> Copy<'t, S, D> {
         // A file that several links lead to is copied, and counted, several times.
         let is_single = meta.nlink == 1 && !self.around.keep.follows;
         let (mut at, mut copied) = (0, 0);
-        while let Some(extent) = self.from.data(node, at)? {
+        let mut is_shorter = false;
+        while let Some(extent) = self.next_data(node, meta, at)? {
             at = extent.from;
             while at < extent.to {
                 self.around.stop.check()?;
@@ -353,7 +354,8 @@ impl<'t, S: Tree, D: Tree> Copy<'t, S, D> {
                 self.tally.bytes += len as u64;
             }
             if at < extent.to {
-                // The file became shorter after its size was read.
+                // The file became shorter after its size was read, or is one of those that do not know it.
+                is_shorter = true;
                 break;
             }
         }
@@ -361,7 +363,15 @@ impl<'t, S: Tree, D: Tree> Copy<'t, S, D> {
             self.single_bytes += copied;
         }
         // A hole at the end, or an empty file.
-        if at < meta.size { written(self.to.resize(copy, meta.size)) } else { Ok(()) }
+        if at < meta.size && !is_shorter { written(self.to.resize(copy, meta.size)) } else { Ok(()) }
+    }
+
+    /// Returns the next range of data. A file without a size, as in /proc, may have data all the same.
+    fn next_data(&self, node: &S::Node, meta: &Meta, at: u64) -> Result<Option<Extent>> {
+        match self.from.data(node, at)? {
+            None if meta.size == 0 && at == 0 => Ok(Some(Extent { from: 0, to: u64::MAX })),
+            found => Ok(found),
+        }
     }
 
     /// Begins to copy a directory, new or into one that exists.

@@ -10,6 +10,7 @@ use std::time::Instant;
 use clap::Args;
 use moafs_disk::probe::trace::Trace;
 use moafs_vfs::Format;
+use moafs_vfs::types::FileKind;
 
 use super::copy::{Copy, Keep, Surroundings, Tally};
 use super::destination::Destination;
@@ -21,7 +22,7 @@ use crate::partition;
 use crate::place::{Inside, Place, is_same_disk, is_same_volume};
 use crate::stop::Stop;
 use crate::volume::{self, Access, AnyVolume, Volume, on_volume, with_volume};
-use crate::{output, owner, stat};
+use crate::{mounted, output, owner, stat};
 
 /// Copy files between host and volume, or between volumes
 ///
@@ -236,12 +237,20 @@ fn copy_to<D: Tree>(
             Place::Volume(from) if open.as_ref().is_some_and(|open| is_same_volume(&from.image, open.image)) => {
                 target.copy_from(to, &from.path)?
             }
-            Place::Volume(from) => on_volume!(open_source(&from.image, open.as_ref())?, |source| source
-                .with(|volume| { target.copy_from(&VolumeTree::new(&volume.vfs, &from.image), &from.path) }))?,
+            Place::Volume(from) => copy_from_volume(&mut target, from, open.as_ref())?,
         };
         total.add(tally);
     }
     Ok(total)
+}
+
+/// Copies from another volume than the target's: through its mount, if moafs has mounted it.
+fn copy_from_volume<D: Tree>(target: &mut Target<'_, D>, from: &Inside, open: Option<&Open<'_>>) -> Result<Tally> {
+    if let Some(mount_point) = mounted::mount_point(&from.image) {
+        return target.copy_from(&Host::mounted(&from.image, &mount_point)?, &from.path);
+    }
+    on_volume!(open_source(&from.image, open)?, |source| source
+        .with(|volume| { target.copy_from(&VolumeTree::new(&volume.vfs, &from.image), &from.path) }))
 }
 
 /// Opens the volume of a source. One that is on the same disk as the target is opened through the target's device,
@@ -287,6 +296,10 @@ impl<D: Tree> Target<'_, D> {
         let missing = || CliError::Usage(format!("{} does not exist", output::name(source)));
         let last = if source.ends_with(b"/") { LastLink::Followed } else { self.last };
         let node = from.resolve(source, last)?.ok_or_else(missing)?;
+        if from.meta(&node)?.kind != FileKind::Directory && self.destination.is_new_directory(self.to)? {
+            let to = self.destination.shown();
+            return Err(CliError::Usage(format!("{to} is no directory: there is nothing of that name")));
+        }
         let (dir, name) = self.destination.of(self.to, source)?;
         Ok((Copy::new(from, self.to, dir, self.around)?, node, name))
     }

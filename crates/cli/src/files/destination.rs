@@ -32,6 +32,11 @@ impl<'a> Destination<'a> {
         self.last = LastLink::Kept;
     }
 
+    /// Returns the path as messages show it.
+    pub(crate) fn shown(&self) -> String {
+        output::name(self.path)
+    }
+
     /// Returns true if the path ends in a slash, and there is nothing.
     pub(crate) fn is_new_directory<D: Tree>(&self, to: &D) -> Result<bool> {
         Ok(self.path.ends_with(b"/") && to.resolve(self.path, LastLink::Followed)?.is_none())
@@ -61,7 +66,7 @@ impl<'a> Destination<'a> {
 
     /// Returns the directory and the name of a destination that is no directory, or does not exist.
     fn new_file<D: Tree>(&self, to: &D) -> Result<(D::Node, Vec<u8>)> {
-        let shown = output::name(self.path);
+        let shown = self.shown();
         if self.is_directory {
             return Err(CliError::Usage(format!("{shown} is no directory: several files cannot go there")));
         }
