@@ -233,7 +233,8 @@ fn a_killed_daemon_leaves_a_mount_that_can_be_cleared_and_a_volume_that_mounts(f
     daemon.signal(libc::SIGKILL);
     daemon.exit_code();
     let errno = fs::metadata(mounted.path("x")).unwrap_err().raw_os_error();
-    assert!(matches!(errno, Some(libc::ENOTCONN | libc::ECONNABORTED)), "{errno:?}");
+    // Over io_uring the kernel cancels what waits for the daemon before it gives the mount up.
+    assert!(matches!(errno, Some(libc::ENOTCONN | libc::ECONNABORTED | libc::ECANCELED)), "{errno:?}");
     drop(file);
     ok(&["umount".as_ref(), mounted.target.as_os_str()]);
     assert!(!is_mounted(&mounted.target));

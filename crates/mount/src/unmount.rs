@@ -109,10 +109,11 @@ fn refused(entry: &MountEntry, error: io::Error) -> UnmountError {
     }
 }
 
-/// Returns true if a mount has lost its daemon: it answers ENOTCONN, or ECONNABORTED to requests that were on their
-/// way.
+/// Returns true if a mount has lost its daemon: it answers ENOTCONN, or to requests that were on their way ECONNABORTED
+/// or, over io_uring, ECANCELED.
 fn is_dead(target: &Path) -> bool {
-    let dead = |error: io::Error| matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED));
+    let dead =
+        |error: io::Error| matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED | libc::ECANCELED));
     std::fs::metadata(target).is_err_and(dead)
 }
 
