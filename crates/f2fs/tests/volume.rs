@@ -588,8 +588,9 @@ fn files_that_lie_side_by_side_are_read_together() {
     for (number, ino) in files.into_iter().enumerate() {
         assert_eq!(read(&vfs, ino, 100), format!("contents of {number}").as_bytes());
     }
+    // Some are read alone, to find out which is faster on this device.
     let reads = trace.counters().since(&before).reads_of(Kind::Data);
-    assert!(reads <= FILES as u64 / 32 + 10, "{reads} requests for {FILES} files");
+    assert!(reads <= FILES as u64 / 4, "{reads} requests for {FILES} files");
 }
 
 #[test]
