@@ -103,6 +103,7 @@ impl F2fs {
         if fs.options.foresight.is_some() {
             fs.learn_owners()?;
         }
+        fs.nodes.read_ahead.start();
         Ok(fs)
     }
 

@@ -17,6 +17,8 @@ pub(super) struct ReadAhead(Mutex<Balance>);
 
 #[derive(Debug, Default)]
 struct Balance {
+    /// True as soon as the volume is in use. What a mount reads is a chain's inodes, which lie far from each other.
+    is_on: bool,
     /// Requests so far.
     requests: u32,
     /// Neighbours that nothing has asked for yet.
@@ -38,6 +40,9 @@ impl Balance {
     const PROBE: u32 = 32;
 
     fn blocks(&mut self) -> usize {
+        if !self.is_on {
+            return 1;
+        }
         self.requests = self.requests.wrapping_add(1);
         let pays = self.wasted < Self::ENOUGH || self.used.saturating_mul(Self::USED_OF) >= self.wasted;
         if !pays || self.waiting >= Self::WAITING_MAX {
@@ -57,6 +62,11 @@ impl Balance {
 }
 
 impl ReadAhead {
+    /// Begins to read nodes together.
+    pub(super) fn start(&self) {
+        self.0.lock().is_on = true;
+    }
+
     /// Returns how many blocks the next request reads.
     pub(super) fn blocks(&self) -> usize {
         self.0.lock().blocks()
@@ -83,6 +93,12 @@ impl ReadAhead {
 mod tests {
     use super::*;
 
+    fn started() -> ReadAhead {
+        let read_ahead = ReadAhead::default();
+        read_ahead.start();
+        read_ahead
+    }
+
     /// Makes requests; of the neighbours of each, `used` in 32 are used and `wasted` in 32 are given up. Returns how
     /// many blocks each request read on average.
     fn blocks_read(read_ahead: &ReadAhead, requests: usize, used: usize, wasted: u32) -> usize {
@@ -99,14 +115,20 @@ mod tests {
     }
 
     #[test]
+    fn a_mount_reads_each_node_by_itself() {
+        assert_eq!(ReadAhead::default().blocks(), 1);
+        assert_eq!(started().blocks(), WINDOW);
+    }
+
+    #[test]
     fn what_is_used_to_the_last_comes_in_large_windows() {
-        let read_ahead = ReadAhead::default();
+        let read_ahead = started();
         assert!(blocks_read(&read_ahead, 100, 32, 0) > LARGE_WINDOW * 9 / 10);
     }
 
     #[test]
     fn what_waits_is_not_judged_but_bounded() {
-        let read_ahead = ReadAhead::default();
+        let read_ahead = started();
         let windows = Balance::WAITING_MAX as usize / WINDOW;
         assert_eq!(blocks_read(&read_ahead, windows, 0, 0), WINDOW);
         assert!(blocks_read(&read_ahead, 1000, 0, 0) <= 2);
@@ -114,7 +136,7 @@ mod tests {
 
     #[test]
     fn windows_are_read_until_enough_neighbours_were_useless_and_again_when_they_are_used() {
-        let read_ahead = ReadAhead::default();
+        let read_ahead = started();
         assert_eq!(blocks_read(&read_ahead, 1000, 8, 24), WINDOW, "a quarter of them is enough");
         assert!(blocks_read(&read_ahead, 1000, 0, 32) < 8, "the used ones are forgotten, then one in 32 is a probe");
         assert!(blocks_read(&read_ahead, 1000, 32, 0) > WINDOW, "a probe found that it pays");
