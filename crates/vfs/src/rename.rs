@@ -193,7 +193,11 @@ impl<F: Format> Namespace<F> {
             if up.ino == at.ino {
                 return Ok(false);
             }
-            at = self.directory(up.ino)?;
+            at = match self.directory(up.ino) {
+                // Only a removed directory has a parent that is gone: names neither come to it nor leave it.
+                Err(Error::Stale(_)) => return Err(Error::Posix(libc::ENOENT)),
+                found => found?,
+            };
         }
         Err(Error::Damaged {
             structure: format!("directory {}", dir.ino.0),

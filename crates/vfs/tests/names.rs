@@ -116,6 +116,28 @@ fn an_unlinked_inode_gets_no_new_name() {
 }
 
 #[test]
+fn names_neither_come_to_a_removed_directory_nor_leave_it_also_when_its_parent_is_gone() {
+    let v = Volume::live(64);
+    v.create(ROOT, "file");
+    let parent = v.mkdir(ROOT, "parent");
+    let removed = v.mkdir(parent, "removed");
+    v.vfs.rmdir(&ROOT_USER(), parent, name("removed")).unwrap();
+    v.vfs.rmdir(&ROOT_USER(), ROOT, name("parent")).unwrap();
+    let refused = || {
+        assert_eq!(rename(&v, (ROOT, "file"), (removed, "file"), RenameMode::Replace), libc::ENOENT);
+        assert_eq!(rename(&v, (removed, "file"), (ROOT, "other"), RenameMode::Replace), libc::ENOENT);
+    };
+    refused();
+    v.vfs.forget(parent, 1);
+    v.vfs.run_background_step();
+    assert_eq!(errno(v.vfs.stat(parent)), libc::ESTALE);
+    refused();
+    assert_eq!(find(&v, ROOT, "file"), 0);
+    v.vfs.forget(removed, 1);
+    v.vfs.close().unwrap();
+}
+
+#[test]
 fn a_tmpfile_goes_when_nobody_holds_it() {
     let v = Volume::live(64);
     let t = v.vfs.tmpfile(&ROOT_USER(), ROOT, &regular(0o600)).unwrap().ino;
