@@ -151,16 +151,10 @@ fn reserved_blocks(geo: &Geometry, reserve: Reserve) -> Result<u64, TuneError> {
 
 /// Writes the copies of the superblock, durably.
 fn write_copies(disk: &SharedDisk, sb: &Superblock, geo: &Geometry) -> Result<(), Error> {
-    let write = |group: GroupNo| {
-        let mut copy = sb.clone();
-        // The format has 16 bits: numbers of later groups wrap, as mke2fs's do.
-        copy.set_block_group_nr(group.0 as u16);
-        copy.seal();
-        Request {
-            op: Op::Write { data: vec![Buf::copy_of(copy.as_bytes()).freeze()], fua: false },
-            at: Lba::from_byte(geo.byte_of(geo.group_start(group))),
-            tag: Tag::volume(Kind::Superblock),
-        }
+    let write = |group: GroupNo| Request {
+        op: Op::Write { data: vec![Buf::copy_of(sb.copy_of_group(group).as_bytes()).freeze()], fua: false },
+        at: Lba::from_byte(geo.byte_of(geo.group_start(group))),
+        tag: Tag::volume(Kind::Superblock),
     };
     write_durably(disk, geo.groups_with_copies().map(write).collect(), "flushing the copies of the superblock")
 }

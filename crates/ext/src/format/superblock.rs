@@ -292,6 +292,15 @@ impl Superblock {
         Ok(Superblock { raw: Box::new(*bytes) })
     }
 
+    /// Returns the copy that a group carries, with its checksum.
+    pub fn copy_of_group(&self, group: GroupNo) -> Superblock {
+        let mut copy = self.clone();
+        // The format has 16 bits: numbers of later groups wrap, as mke2fs's do.
+        copy.set_block_group_nr(group.0 as u16);
+        copy.seal();
+        copy
+    }
+
     /// Returns the bytes as they go to the disk.
     pub fn as_bytes(&self) -> &[u8; SUPERBLOCK_BYTES] {
         &self.raw

@@ -266,10 +266,7 @@ fn page_with(geo: &Geometry, bytes: &[u8]) -> Buf {
 
 /// Returns the block that holds the superblock of a group, `offset` bytes from its start.
 fn superblock_page(layout: &VolumeLayout, group: GroupNo, offset: usize) -> Page {
-    let mut copy = layout.superblock.clone();
-    // The format has 16 bits: numbers of later groups wrap, as mke2fs's do.
-    copy.set_block_group_nr(group.0 as u16);
-    copy.seal();
+    let copy = layout.superblock.copy_of_group(group);
     let mut block = Buf::zeroed(layout.geometry.block_bytes());
     block[offset..offset + SUPERBLOCK_BYTES].copy_from_slice(copy.as_bytes());
     block.freeze()
