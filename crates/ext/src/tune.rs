@@ -1,8 +1,8 @@
 //! Changing a volume that is not in use: what its superblock says, and a journal for a volume without one.
 //!
 //! All changes are checked before the first is written. What the superblock names reaches the disk before it; then come
-//! its copies, and last the primary superblock. Blocks of a journal that it does not name when the power is cut are a leak,
-//! which a check finds.
+//! its copies, and last the primary superblock. Blocks of a journal that it does not name when the power is cut are a
+//! leak, which a check finds.
 
 mod error;
 mod journal;

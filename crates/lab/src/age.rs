@@ -22,6 +22,7 @@ use moafs_ext::Ext;
 use moafs_vfs::Options;
 use moafs_vfs::layout::Score;
 use moafs_vfs::types::Ino;
+use moafs_workload::Sizes;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
@@ -31,7 +32,7 @@ use crate::layout::VolumeLayout;
 use crate::machine::without_time;
 use crate::system::System;
 use crate::volume::VolumeShape;
-use crate::workload::{Client, Sizes};
+use crate::workload::Client;
 
 /// Utilization to which the volume is filled again and again, in percent.
 pub const FULL_PERCENT: u64 = 98;

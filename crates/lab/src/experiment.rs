@@ -12,6 +12,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 
 use moafs_f2fs::place::DeviceCost;
+use moafs_workload::Pattern;
 
 use crate::age::{Aged, Aging, FragmentedVolume};
 use crate::calibrate;
@@ -20,7 +21,6 @@ use crate::log_volume::{self, LogAged, LogShape};
 use crate::outcome::Outcome;
 use crate::parameters::Parameters;
 use crate::volume::VolumeShape;
-use crate::workload::overwrite::Pattern;
 
 /// The smallest scale: some files in some directories.
 pub const SCALE_MIN: f64 = 0.005;

@@ -19,13 +19,14 @@ use moafs_f2fs::{F2fs, OpenOptions};
 use moafs_runtime::Timestamp;
 use moafs_vfs::Options;
 use moafs_vfs::types::Ino;
+use moafs_workload::Pattern;
 
 use crate::contentless::Contentless;
 use crate::error::{LabError, Result};
 use crate::log_system::LogMount;
 use crate::machine::without_time;
 use crate::workload::Client;
-use crate::workload::overwrite::{FILE_BYTES, Pattern};
+use crate::workload::overwrite::FILE_BYTES;
 
 /// Size of the paper's partition in bytes.
 const PARTITION_BYTES: f64 = (4_u64 << 30) as f64;

@@ -23,6 +23,7 @@ use moafs_runtime::{Rt, Task, Virtual};
 use moafs_swap::{Home, PAGE_BYTES, Status, Swap, SwapOptions};
 use moafs_vfs::counters::Counters;
 use moafs_vfs::{Format, Vfs};
+use moafs_workload::Postmark;
 use parking_lot::Mutex;
 
 use crate::error::{LabError, Result};
@@ -35,7 +36,7 @@ use crate::program::ns2::Ns2;
 use crate::program::sor::Sor;
 use crate::swap_system::SwapSystem;
 use crate::workload::Client;
-use crate::workload::postmark::Postmark;
+use crate::workload::postmark;
 use ground::TestFileSystem;
 use head::{HeadAccess, HeadLog};
 
@@ -79,7 +80,7 @@ impl Program {
 
     fn run(&self, client: &Client<impl Format>, process: &Process) -> Result<()> {
         match self {
-            Program::Postmark(postmark) => postmark.run(client).map(drop),
+            Program::Postmark(spec) => postmark::run(spec, client).map(drop),
             Program::Compile(compile) => compile.run(client, process),
             Program::Sor(sor) => sor.run(process),
             Program::Lu(lu) => lu.run(process),

@@ -1,4 +1,5 @@
-//! Workloads: programs that use a volume through vfs calls only.
+//! Workloads: programs that use a volume through vfs calls only. `moafs_workload` has what they share with programs on
+//! mounted volumes: sizes, Postmark, hot and cold files.
 //!
 //! Every random choice is drawn from one seeded generator, and documented where it is made. A full
 //! volume ends a workload with an error that says how far it came.
@@ -6,12 +7,11 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`client`] | a program: vfs calls, and the processor time they cost |
-//! | [`sizes`] | distributions of file sizes |
 //! | [`create`] | many files of one size, directory by directory or in random directories; large files |
 //! | [`overwrite`] | IO-TEST: overwriting files of 32 KiB, uniformly or mostly hot ones |
 //! | [`read_all`] | reads every file of every directory in order |
 //! | [`records`] | several writers at once, each by synchronous records |
-//! | [`postmark`] | Postmark, with the paper's parameters |
+//! | [`postmark`] | Postmark |
 //! | [`build`] | compiles a source tree |
 
 pub mod build;
@@ -21,7 +21,5 @@ pub mod overwrite;
 pub mod postmark;
 pub mod read_all;
 pub mod records;
-pub mod sizes;
 
 pub use client::Client;
-pub use sizes::Sizes;

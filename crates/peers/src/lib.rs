@@ -10,18 +10,18 @@
 //! |---|---|
 //! | `workload` | what is done: [`Workload`] |
 //! | `plan` | what is compared, and its conditions: [`Plan`] |
-//! | `sizes` | sizes and contents of files |
+//! | `contents` | contents of files |
 //! | `system`, `volume` | the file systems: [`System`]; their volumes |
 //! | `memory` | a machine with less memory |
 //! | `machine` | loop devices, servers, the limit of dirty memory, signals: taken and given back |
 
 #![forbid(unsafe_code)]
 
+mod contents;
 mod error;
 mod machine;
 mod memory;
 mod plan;
-mod sizes;
 mod system;
 mod volume;
 mod workload;
@@ -37,10 +37,10 @@ pub use plan::Plan;
 pub use system::System;
 pub use workload::Workload;
 
+use crate::contents::Contents;
 use crate::error::Result;
 use crate::machine::DirtyLimit;
 use crate::memory::MemoryGroup;
-use crate::sizes::Contents;
 use crate::volume::Volume;
 use crate::workload::Place;
 

@@ -80,7 +80,7 @@ fn long_help() -> String {
     let mut text = String::from("Workloads at scale 1:\n");
     for workload in Workload::ALL {
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "  {:<10} {}", workload.name(), workload.describe());
+        let _ = writeln!(text, "  {:<14} {}", workload.name(), workload.describe());
     }
     text + "\nExample:\n  sudo moafs lab peers --scale 0.2"
 }
@@ -91,8 +91,9 @@ fn scale(text: &str) -> Result<f64, String> {
 }
 
 fn workloads() -> impl TypedValueParser<Value = Workload> {
-    let find = |name: String| Workload::ALL.into_iter().find(|workload| workload.name() == name);
-    PossibleValuesParser::new(Workload::ALL.map(Workload::name)).try_map(move |name| find(name).ok_or("unknown"))
+    let find = |name: String| Workload::ALL.iter().copied().find(|workload| workload.name() == name);
+    PossibleValuesParser::new(Workload::ALL.iter().map(|workload| workload.name()))
+        .try_map(move |name| find(name).ok_or("unknown"))
 }
 
 fn systems() -> impl TypedValueParser<Value = System> {
@@ -196,7 +197,7 @@ fn limit_share(one: &Measured, rate: f64) -> Option<f64> {
 /// Returns true if moafs is as fast as wanted. One-by-one fsync is reported only, and without ext4
 /// there is no answer: `None`.
 fn is_enough(one: &Measured, all: &[Measured], rate: f64) -> Option<bool> {
-    if !one.system.is_ours() || one.workload == Workload::Fsync {
+    if !one.system.is_ours() || one.workload.syncs_each_file() {
         return None;
     }
     let near_limit = limit_share(one, rate).is_some_and(|share| share >= LIMIT_SHARE_WANTED);
@@ -339,7 +340,7 @@ fn text(plan: &Plan, measured: &[Measured], rate: f64) -> String {
     let _ = writeln!(text, "scale            {}, seed {}\n", plan.scale, plan.seed);
     let _ = writeln!(
         text,
-        "{:<10} {:<10} {:>9} {:>6} {:>6} {:>9} {:>7} {:>8} {:>7} {:>8} {:>7} {:>7} {:>7}",
+        "{:<14} {:<10} {:>9} {:>6} {:>6} {:>9} {:>7} {:>8} {:>7} {:>8} {:>7} {:>7} {:>7}",
         "workload",
         "system",
         "seconds",
@@ -376,7 +377,7 @@ fn line(one: &Measured, all: &[Measured], rate: f64) -> String {
     let megabytes = |bytes: u64| bytes as f64 / 1e6;
     let mean_kb = (drive.read_bytes + drive.written_bytes) as f64 / 1e3 / drive.requests.max(1) as f64;
     format!(
-        "{:<10} {:<10} {:>9.3} {:>6} {:>6} {:>9.3} {:>7} {:>8.2} {:>7} {:>8.2} {:>7.1} {:>7} {:>7}\n",
+        "{:<14} {:<10} {:>9.3} {:>6} {:>6} {:>9.3} {:>7} {:>8.2} {:>7} {:>8.2} {:>7.1} {:>7} {:>7}\n",
         one.workload.name(),
         one.system.name(),
         seconds(*elapsed_ns),

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use moafs_vfs::Options;
 use moafs_vfs::types::Ino;
+use moafs_workload::{Append, Postmark, Sizes};
 
 use super::notes;
 use super::rows::{self, Subject};
@@ -20,10 +21,9 @@ use crate::machine::{Machine, Setup, Totals};
 use crate::outcome::{Chart, ChartForm, LayoutMap, Outcome, Row, Scatter};
 use crate::parameters::Parameters;
 use crate::system::System;
-use crate::workload::Sizes;
 use crate::workload::build::Build;
 use crate::workload::create::{Create, Order};
-use crate::workload::postmark::{Append, Postmark, Tally};
+use crate::workload::postmark::{self, Tally};
 use crate::workload::read_all::ReadAll;
 use crate::write_cache::WriteCache;
 
@@ -341,7 +341,7 @@ fn build(machine: &mut Machine<System>, lab: &Lab<'_>) -> Result<Work> {
 }
 
 fn postmark(machine: &mut Machine<System>, spec: &Postmark) -> Result<Work> {
-    let (tally, totals) = machine.measure(|machine| spec.run(machine.client()))?;
+    let (tally, totals) = machine.measure(|machine| postmark::run(spec, machine.client()))?;
     Ok(Work { bytes: tally.written_bytes + tally.read_bytes, totals, rates: rates(&tally) })
 }
 

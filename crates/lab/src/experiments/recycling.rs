@@ -15,6 +15,7 @@ use moafs_disk::probe::trace::TraceVerb;
 use moafs_f2fs::clean::Cleaner;
 use moafs_f2fs::engine::Counters;
 use moafs_vfs::Options;
+use moafs_workload::Pattern;
 
 use super::rows::{self, Subject};
 use crate::error::{LabError, Result};
@@ -23,7 +24,7 @@ use crate::log_system::{LogMount, LogSystem};
 use crate::log_volume::LogShape;
 use crate::machine::{Machine, Setup, Totals};
 use crate::outcome::{Chart, ChartForm, Outcome, Row, Scatter};
-use crate::workload::overwrite::{FILE_BYTES, Pattern, Schedule};
+use crate::workload::overwrite::{FILE_BYTES, Schedule};
 use crate::write_cache::WriteCache;
 
 const GB: f64 = 1e9;

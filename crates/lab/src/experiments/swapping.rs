@@ -14,6 +14,7 @@ use moafs_f2fs::OpenOptions;
 use moafs_swap::PAGE_BYTES;
 use moafs_vfs::Options;
 use moafs_vfs::api::AtimePolicy;
+use moafs_workload::{Append, Postmark, Sizes};
 
 use super::rows::{self, Subject};
 use crate::cpu::Cpu;
@@ -32,8 +33,6 @@ use crate::program::ns2::Ns2;
 use crate::program::sor::Sor;
 use crate::swap_system::SwapSystem;
 use crate::system::System;
-use crate::workload::Sizes;
-use crate::workload::postmark::{Append, Postmark};
 use crate::write_cache::WriteCache;
 
 /// Name of the paper's drive.

@@ -8,13 +8,14 @@
 
 use moafs_vfs::Format;
 use moafs_vfs::types::Ino;
+use moafs_workload::Sizes;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
 use super::Touch;
 use crate::error::Result;
 use crate::memory::{Access, Process};
-use crate::workload::{Client, Sizes};
+use crate::workload::Client;
 
 /// Headers that everything includes.
 const COMMON_HEADERS: u64 = 20;

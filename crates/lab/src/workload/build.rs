@@ -1,11 +1,12 @@
 //! Compiling a source tree: read a source, compute, write its object file; directory by directory.
 
 use moafs_vfs::Format;
+use moafs_workload::Sizes;
 use rand::SeedableRng;
 use rand_pcg::Pcg64Mcg;
 
+use super::Client;
 use super::create::make_dirs;
-use super::{Client, Sizes};
 use crate::error::Result;
 
 /// A tree of sources and the parameters of its build.

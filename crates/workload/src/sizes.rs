@@ -22,6 +22,9 @@ const REAL: [(u64, u64); 12] = [
     (1 << 20, 9962),
 ];
 
+/// The whole of the distribution, in the unit in which a point of it is drawn.
+const MILLIONTHS: u64 = 1_000_000;
+
 /// Size at which the smallest files of [`REAL`] begin: one byte.
 const REAL_BYTES_MIN: f64 = 1.0;
 
@@ -40,6 +43,11 @@ pub enum Sizes {
         /// The largest size in bytes.
         bytes_max: u64,
     },
+    /// R-FSL's files of at most `bytes_max` bytes: larger ones are drawn again.
+    RealUpTo {
+        /// The largest size in bytes, at least 512.
+        bytes_max: u64,
+    },
 }
 
 impl Sizes {
@@ -48,11 +56,18 @@ impl Sizes {
     /// FSL's: 512 bytes to 10 KB.
     pub const FSL: Sizes = Sizes::Uniform { from: 512, to: 10 << 10 };
 
-    /// Draws one size with one random number.
+    /// Draws one size with one random number ([`Sizes::RealUpTo`]: until one is small enough).
     pub fn draw(self, rng: &mut Pcg64Mcg) -> u64 {
         match self {
             Sizes::Uniform { from, to } => rng.random_range(from..=to),
-            Sizes::Real { bytes_max } => real(rng.random_range(0..1_000_000_u64)).min(bytes_max),
+            Sizes::Real { bytes_max } => real(rng.random_range(0..MILLIONTHS)).min(bytes_max),
+            Sizes::RealUpTo { bytes_max } => loop {
+                let bytes = real(rng.random_range(0..MILLIONTHS));
+                // Two in five are no larger than 512 bytes, so this ends soon.
+                if bytes <= bytes_max.max(REAL[0].0) {
+                    break bytes;
+                }
+            },
         }
     }
 
@@ -60,7 +75,7 @@ impl Sizes {
     pub fn bytes_max(self) -> u64 {
         match self {
             Sizes::Uniform { to, .. } => to,
-            Sizes::Real { bytes_max } => bytes_max,
+            Sizes::Real { bytes_max } | Sizes::RealUpTo { bytes_max } => bytes_max,
         }
     }
 }
@@ -95,6 +110,17 @@ mod tests {
         assert!((share(10 << 10) - 0.82).abs() < 0.005, "log-linear between 8 and 16 KB");
         assert_eq!(drawn.iter().max(), Some(&(1 << 20)), "cut off at 1 MB");
         assert!(drawn.iter().all(|size| *size > 0));
+    }
+
+    #[test]
+    fn files_up_to_a_size_are_drawn_again_and_not_cut() {
+        let mut rng = Pcg64Mcg::seed_from_u64(2);
+        let sizes = Sizes::RealUpTo { bytes_max: 16 << 10 };
+        let drawn: Vec<u64> = (0..20_000).map(|_| sizes.draw(&mut rng)).collect();
+        assert!(drawn.iter().all(|size| (1..=16 << 10).contains(size)));
+        assert!(drawn.iter().filter(|size| **size == 16 << 10).count() < 10);
+        let small = drawn.iter().filter(|size| **size <= 512).count() as f64 / drawn.len() as f64;
+        assert!((small - 0.3994 / 0.8679).abs() < 0.01, "{small}");
     }
 
     #[test]
