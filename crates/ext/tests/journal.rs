@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use moafs_disk::mem::MemDisk;
 use moafs_disk::probe::trace::{Record, Trace, TraceVerb};
-use moafs_disk::{Kind, SharedDisk};
+use moafs_disk::{Disk, DiskError, Done, Epoch, Kind, SharedDisk, Ticket};
 use moafs_ext::{Ext, OpenOptions};
+use moafs_runtime::virt::Virtual;
 use moafs_runtime::{Live, Rt};
 use moafs_vfs::api::{NewFile, Options};
 use moafs_vfs::types::{FileKind, Ino, Name};
@@ -33,7 +34,10 @@ fn make() -> Option<Arc<MemDisk>> {
 }
 
 fn open(disk: SharedDisk) -> Vfs<Ext> {
-    let rt: Rt = Live::new();
+    open_on(disk, Live::new())
+}
+
+fn open_on(disk: SharedDisk, rt: Rt) -> Vfs<Ext> {
     let ext = Ext::open(Arc::clone(&disk), Arc::clone(&rt), OpenOptions::default()).expect("the volume opens");
     Vfs::new(ext, disk, rt, Options { syncer: false, ..Options::default() })
 }
@@ -87,6 +91,52 @@ fn a_new_file_is_durable_after_two_flushes_and_one_stretch_of_the_log() {
     assert!(log.len() <= 2, "the transaction lies in one stretch of the log: {records:?}");
     let commit: Vec<_> = after.iter().filter(|record| record.verb == TraceVerb::Write).collect();
     assert!(commit.len() == 1 && commit[0].sectors == BLOCK / 512, "{records:?}");
+}
+
+/// A disk whose requests and flushes take time.
+struct Slow {
+    below: Arc<MemDisk>,
+    rt: Rt,
+}
+
+impl Disk for Slow {
+    moafs_disk::forward_to!(below: limits, submit, epoch, durable);
+
+    fn wait(&self, ticket: Ticket) -> Vec<Done> {
+        self.rt.compute(100_000);
+        self.below.wait(ticket)
+    }
+    fn make_durable(&self, upto: Epoch) -> Result<(), DiskError> {
+        self.rt.compute(1_000_000);
+        self.below.make_durable(upto)
+    }
+}
+
+#[test]
+fn callers_that_wait_for_a_commit_share_it() {
+    const CALLERS: usize = 16;
+    let Some(disk) = make() else { return };
+    let virt = Virtual::new(None);
+    let rt: Rt = virt.rt();
+    let slow = Slow { below: disk.clone(), rt: rt.clone() };
+    let trace = Arc::new(Trace::new(Arc::new(slow), rt.clone()));
+    let flushes = virt.run(|| {
+        let vfs = open_on(trace.clone(), rt.clone());
+        let files: Vec<Ino> = (0..CALLERS).map(|number| create(&vfs, &number.to_string(), b"contents")).collect();
+        trace.record(1000);
+        let callers = files.into_iter().map(|file| {
+            let vfs = vfs.clone();
+            rt.spawn("caller", Box::new(move || vfs.fsync(file, false).expect("the disk works")))
+        });
+        let callers: Vec<_> = callers.collect();
+        callers.into_iter().for_each(|caller| caller.join(&*rt));
+        let records = trace.take();
+        vfs.close().expect("the disk works");
+        records.iter().filter(|record| record.verb == TraceVerb::Flush).count()
+    });
+    // One commit for the first caller, one for those that came meanwhile.
+    assert!(flushes <= 6, "{flushes} flushes for {CALLERS} callers");
+    assert_eq!(complaints(&disk), "");
 }
 
 #[test]
