@@ -72,6 +72,8 @@ volume() {
     umount_it
     silent "$img" "work through moafs"
     by_kernel "$img" ro
+    # Bytes of the superblock that moafs keeps to itself have no meaning for the kernel: it shows those that have one.
+    ! grep " $kernel " /proc/mounts | grep -E "res[ug]id=" || fail "$case: the kernel takes moafs's mark for an owner of reserved blocks"
     run tree "$kernel" >"$work/by-kernel"
     off_kernel "$img"
     same by-moafs by-kernel
