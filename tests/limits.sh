@@ -65,6 +65,21 @@ for transport in dev uring; do
     judge
 done
 
+# A directory that contains itself ends a defragmentation of the mount.
+if [ "$format" != f2fs ] && have debugfs; then
+    mount_it
+    mkdir -p "$mnt/parent/child"
+    umount_it
+    debugfs -w -R 'link parent parent/child/again' "$img" >"$work/debugfs.log" 2>&1
+    mount_it
+    code=0
+    timeout 60 "$MOAFS" defrag "$mnt" >"$work/said" 2>&1 || code=$?
+    [ "$code" = 1 ] && grep -q "met before" "$work/said" || { cat "$work/said"; fail "defrag of a cycle ends with $code"; }
+    umount_it
+    debugfs -w -R 'unlink parent/child/again' "$img" >"$work/debugfs.log" 2>&1
+    judge
+fi
+
 # A volume that is mounted read-only is shown so.
 mount_it ro
 awk -v at="$mnt" '$2 == at { print $4 }' /proc/mounts | grep -qw ro || fail "-o ro is not shown in /proc/mounts"
