@@ -517,6 +517,57 @@ fn a_volume_whose_root_cannot_be_read_is_refused_with_what_to_do() {
     }
 }
 
+/// Returns the places of the blocks that an inode has been written to, by the numbers in their footers.
+fn places_of(disk: &MemDisk, ino: Ino) -> Vec<u64> {
+    let number = (ino.0 as u32).to_le_bytes();
+    let footer = [number, number].concat();
+    let mut bytes = [0; 8];
+    let blocks = (0..disk.to_bytes().len() as u64).step_by(4096);
+    blocks
+        .filter(|at| {
+            disk.peek(at + 4072, &mut bytes);
+            bytes[..] == footer[..]
+        })
+        .collect()
+}
+
+#[test]
+fn files_of_features_that_are_not_there_are_refused_one_by_one() {
+    /// The bytes of an inode at which its hints (`i_advise`) and its flags lie.
+    const ADVISE: u64 = 2;
+    const FLAGS: u64 = 80;
+    let cases: [(&str, FileKind, u64, [u8; 4], &str); 3] = [
+        ("secret", FileKind::Regular, ADVISE, [0x04, 0, 0, 0], "encrypted"),
+        ("small", FileKind::Regular, FLAGS, [0x04, 0, 0, 0], "compressed"),
+        ("Names", FileKind::Directory, FLAGS, [0, 0, 0, 0x40], "ignores case"),
+    ];
+    let Some(disk) = volume(64, &[]) else { return };
+    let vfs = open(&disk, OpenOptions::default(), small());
+    let inos = cases.map(|(text, kind, ..)| create(&vfs, ROOT, text, kind));
+    create(&vfs, ROOT, "plain", FileKind::Regular);
+    vfs.close().unwrap();
+    for (ino, (text, _, at, bits, _)) in inos.into_iter().zip(cases) {
+        let places = places_of(&disk, ino);
+        assert!(!places.is_empty(), "{text} is nowhere");
+        for place in places {
+            let len = if at == ADVISE { 1 } else { 4 };
+            let mut now = [0; 4];
+            disk.peek(place + at, &mut now[..len]);
+            now.iter_mut().zip(bits).for_each(|(byte, bit)| *byte |= bit);
+            disk.poke(place + at, &now[..len]);
+        }
+    }
+    let vfs = open(&disk, OpenOptions::default(), small());
+    for (text, .., reason) in cases {
+        let refused = vfs.lookup(&Credentials::root(), ROOT, name(text)).expect_err("it cannot be used").to_string();
+        assert!(refused.contains(reason), "{text}: {refused}");
+    }
+    assert_eq!(vfs.failed(), None, "the volume goes on");
+    vfs.lookup(&Credentials::root(), ROOT, name("plain")).unwrap();
+    create(&vfs, ROOT, "new", FileKind::Regular);
+    vfs.close().unwrap();
+}
+
 #[test]
 fn a_volume_of_a_terabyte_is_opened_by_reading_its_tables_only() {
     let disk = Arc::new(MemDisk::new(1 << 31));
