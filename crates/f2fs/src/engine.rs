@@ -219,6 +219,10 @@ impl Format for F2fs {
         Ok(admission)
     }
 
+    fn has_room_for_name(&self, dir: &Self::Node, name: &Name) -> Result<bool> {
+        self.fits_name(dir, name)
+    }
+
     fn begin<'a>(&'a self, kind: OpKind, admission: &'a mut Admission) -> Result<F2fsOp<'a>> {
         self.health.check()?;
         if let Some(reason) = &self.shape.read_only {

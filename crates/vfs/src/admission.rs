@@ -13,8 +13,18 @@ use crate::op::Ops;
 pub(crate) struct Admitted<'a, F: Format> {
     ops: &'a Ops<F>,
     admission: Admission,
-    /// True if the volume is full and no block is reserved: names have to find room in the blocks of their directories.
-    pub(crate) is_bare: bool,
+    pub(crate) names: NameRoom,
+}
+
+/// The room for the names that a call adds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NameRoom {
+    /// Blocks are reserved for them.
+    Reserved,
+    /// No block is: they have to find room in the blocks of their directories.
+    InPlace,
+    /// They have found none there. The call has changed nothing, and goes on if it gets blocks.
+    Missing,
 }
 
 impl<F: Format> Deref for Admitted<'_, F> {
@@ -48,7 +58,7 @@ impl<F: Format> Ops<F> {
 
     fn admitted(&self, admission: Admission) -> Admitted<'_, F> {
         self.relief.calls.fetch_add(1, Ordering::SeqCst);
-        Admitted { ops: self, admission, is_bare: false }
+        Admitted { ops: self, admission, names: NameRoom::Reserved }
     }
 
     /// Reserves space, if there is some without freeing any. Level 0 only.
@@ -57,6 +67,16 @@ impl<F: Format> Ops<F> {
             Err(error) if error.errno() == libc::ENOSPC => Ok(None),
             answer => answer.map(|admission| Some(self.admitted(admission))),
         }
+    }
+
+    /// Reserves inodes without blocks for their names, if there are so many. Level 0 only.
+    pub(crate) fn admit_in_place(&self, inodes: u64, class: SpaceClass) -> Result<Option<Admitted<'_, F>>> {
+        let mut admitted = match inodes {
+            0 => Some(self.admit_nothing()),
+            _ => self.admit_at_once(SpaceRequest { inodes, ..SpaceRequest::default() }, class)?,
+        };
+        admitted.iter_mut().for_each(|admitted| admitted.names = NameRoom::InPlace);
+        Ok(admitted)
     }
 
     /// Waits until a reservation has ended or an inode can be reaped, but not longer than `until`; false if it is not

@@ -414,8 +414,8 @@ pub trait Format: Send + Sync + 'static {
     /// clean, therefore it is called with NO inode lock held. Blocks of a plan that is not placed yet may count as
     /// taken and as promised: a refusal is not told before no such plan is under way.
     fn admit(&self, need: SpaceRequest, who: SpaceClass) -> Result<Admission>;
-    /// Returns true if a name can be added to a directory without taking a block: on a full volume that is all that a
-    /// name may do. False is always right. Called with the directory's lock held.
+    /// Returns true if a name can be added to a directory without taking a block, or is in it already: on a full volume
+    /// that is all that a name may do. False is always right. Called with the directory's lock held.
     fn has_room_for_name(&self, _dir: &Self::Node, _name: &Name) -> Result<bool> {
         Ok(false)
     }

@@ -9,11 +9,11 @@ use std::sync::atomic::Ordering;
 use moafs_runtime::lock::RwLock;
 
 use crate::acl::Acl;
-use crate::admission::Admitted;
+use crate::admission::{Admitted, NameRoom};
 use crate::calls::{ListEntry, NewFile, Stat};
 use crate::credentials::Credentials;
 use crate::error::{Error, Result};
-use crate::format::{Admission, Format, FormatOp, OpKind, Shape, SpaceRequest, Target};
+use crate::format::{Admission, Format, FormatOp, OpKind, Shape, SpaceClass, SpaceRequest, Target};
 use crate::inode::{Inode, Shared};
 use crate::io::Files;
 use crate::layer::layer;
@@ -160,19 +160,21 @@ impl<F: Format> Namespace<F> {
         }
         self.check_new(new)?;
         let need = inode_need(self.shape.name_meta_blocks);
-        let is_small = !matches!(new.kind, FileKind::Directory | FileKind::Symlink);
-        let mut admission = if is_small { self.admit_names(who, need)? } else { self.admit(need, who.space_class())? };
-        let inode = {
+        let create = |admission: &mut Admitted<'_, F>| {
             let _exclusive = dir.lock.write();
             self.check_may_add(who, &dir)?;
             if self.format.lookup(&dir.node, name)?.is_some() {
                 return Err(Error::Posix(libc::EEXIST));
             }
-            self.check_room(&admission, &dir, name)?;
+            self.check_room(admission, &dir, name)?;
             if new.kind == FileKind::Directory && dir.nlink() >= self.shape.links_max {
                 return Err(Error::Posix(libc::EMLINK));
             }
-            self.create_locked(who, &dir, Some(name), new, &mut admission)?
+            self.create_locked(who, &dir, Some(name), new, admission)
+        };
+        let inode = match new.kind {
+            FileKind::Directory | FileKind::Symlink => create(&mut self.admit(need, who.space_class())?)?,
+            _ => self.change_names(who, need, create)?,
         };
         self.tally.creates.fetch_add(1, Ordering::Relaxed);
         self.reclaim_inodes();
@@ -210,28 +212,53 @@ impl<F: Format> Namespace<F> {
         self.admit(inode_need(name_blocks), who.space_class())
     }
 
-    /// Reserves the space for names; on a full volume no blocks: [`Self::check_room`] then has to find room in those
-    /// that the directories have.
-    pub(crate) fn admit_names(&self, who: &Credentials, need: SpaceRequest) -> Result<Admitted<'_, F>> {
-        let mut bare = match self.admit(need, who.space_class()) {
-            Err(error) if error.errno() != libc::ENOSPC || error.is_host_full() => return Err(error),
-            Err(_) if need.inodes == 0 => self.admit_nothing(),
-            Err(error) if self.shape.inodes_take_blocks => return Err(error),
-            Err(_) => {
-                let least = SpaceRequest { inodes: need.inodes, ..SpaceRequest::default() };
-                self.admit(least, who.space_class())?
-            }
-            Ok(admitted) => return Ok(admitted),
+    /// Changes names with space reserved for it. If there is too little, it may go without blocks: [`Self::check_room`]
+    /// then has to find room in those that the directories have. Where there is none either, space is made first.
+    pub(crate) fn change_names<T>(
+        &self,
+        who: &Credentials,
+        need: SpaceRequest,
+        mut change: impl FnMut(&mut Admitted<'_, F>) -> Result<T>,
+    ) -> Result<T> {
+        let class = who.space_class();
+        if let Some(mut admitted) = self.admit_at_once(need, class)? {
+            return change(&mut admitted);
+        }
+        if let Some(done) = self.change_in_place(need.inodes, class, &mut change)? {
+            return Ok(done);
+        }
+        let no_space = match self.admit(need, class) {
+            Ok(mut admitted) => return change(&mut admitted),
+            Err(error) => error,
         };
-        bare.is_bare = true;
-        Ok(bare)
+        // The space that was made may suffice for an inode.
+        let may_fit = need.inodes > 0 && no_space.errno() == libc::ENOSPC && !no_space.is_host_full();
+        let done = if may_fit { self.change_in_place(need.inodes, class, &mut change)? } else { None };
+        done.ok_or(no_space)
+    }
+
+    /// Changes names in the blocks that the directories have; `None` if there is no room for that.
+    fn change_in_place<T>(
+        &self,
+        inodes: u64,
+        class: SpaceClass,
+        change: &mut impl FnMut(&mut Admitted<'_, F>) -> Result<T>,
+    ) -> Result<Option<T>> {
+        let Some(mut admitted) = self.admit_in_place(inodes, class)? else { return Ok(None) };
+        match change(&mut admitted) {
+            Err(_) if admitted.names == NameRoom::Missing => Ok(None),
+            done => done.map(Some),
+        }
     }
 
     /// Fails with ENOSPC if a name that is to be added needs a block, and none is reserved. The directory's lock is
     /// held.
-    pub(crate) fn check_room(&self, admitted: &Admitted<'_, F>, dir: &Shared<F>, name: &Name) -> Result<()> {
-        let has_room = !admitted.is_bare || self.format.has_room_for_name(&dir.node, name)?;
-        if has_room { Ok(()) } else { Err(Error::Posix(libc::ENOSPC)) }
+    pub(crate) fn check_room(&self, admitted: &mut Admitted<'_, F>, dir: &Shared<F>, name: &Name) -> Result<()> {
+        if admitted.names == NameRoom::Reserved || self.format.has_room_for_name(&dir.node, name)? {
+            return Ok(());
+        }
+        admitted.names = NameRoom::Missing;
+        Err(Error::Posix(libc::ENOSPC))
     }
 
     /// Makes an inode and (unless it is to have none) its name, in one op, and holds it.
@@ -244,7 +271,8 @@ impl<F: Format> Namespace<F> {
         admission: &mut Admitted<'_, F>,
     ) -> Result<Shared<F>> {
         let birth = self.birth(who, dir, name.is_some(), new)?;
-        if admission.is_bare && birth.access_acl.is_some() {
+        if admission.names != NameRoom::Reserved && birth.access_acl.is_some() {
+            admission.names = NameRoom::Missing;
             return Err(Error::Posix(libc::ENOSPC));
         }
         let mut op = self.begin(OpKind::Create, admission)?;
@@ -362,37 +390,38 @@ impl<F: Format> Namespace<F> {
             return Err(Error::Posix(libc::EEXIST));
         }
         let need = SpaceRequest { meta_blocks: self.shape.name_meta_blocks, ..SpaceRequest::default() };
-        let mut admission = self.admit_names(who, need)?;
-        let _dir = dir.lock.write();
-        let _inode = inode.lock.write();
-        self.check_may_add(who, &dir)?;
-        inode.check_alive()?;
-        if self.format.lookup(&dir.node, name)?.is_some() {
-            return Err(Error::Posix(libc::EEXIST));
-        }
-        let attr = inode.attr();
-        let nameless = inode.state.lock().nameless;
-        match attr.nlink {
-            0 if !nameless => return Err(Error::Posix(libc::ENOENT)),
-            n if n >= self.shape.links_max => return Err(Error::Posix(libc::EMLINK)),
-            _ if attr.flags & (IMMUTABLE | APPEND_ONLY) != 0 => return Err(Error::Posix(libc::EPERM)),
-            _ => {}
-        }
-        self.check_room(&admission, &dir, name)?;
-        let now = self.timestamp();
-        let mut op = self.begin(OpKind::Link, &mut admission)?;
-        op.put(&inode, |attr| {
-            attr.nlink += 1;
-            attr.ctime = now;
-        })?;
-        op.name_add(&dir.node, name, Target { ino, kind: inode.kind, node: &inode.node })?;
-        op.put(&dir, |attr| (attr.mtime, attr.ctime) = (now, now))?;
-        op.end(&[]);
-        inode.state.lock().nameless = false;
-        self.refresh_size(&dir);
-        self.table.hold(ino);
-        self.set_home(&inode, dir.ino);
-        self.stat_of(&inode)
+        self.change_names(who, need, |admission| {
+            let _dir = dir.lock.write();
+            let _inode = inode.lock.write();
+            self.check_may_add(who, &dir)?;
+            inode.check_alive()?;
+            if self.format.lookup(&dir.node, name)?.is_some() {
+                return Err(Error::Posix(libc::EEXIST));
+            }
+            let attr = inode.attr();
+            let nameless = inode.state.lock().nameless;
+            match attr.nlink {
+                0 if !nameless => return Err(Error::Posix(libc::ENOENT)),
+                n if n >= self.shape.links_max => return Err(Error::Posix(libc::EMLINK)),
+                _ if attr.flags & (IMMUTABLE | APPEND_ONLY) != 0 => return Err(Error::Posix(libc::EPERM)),
+                _ => {}
+            }
+            self.check_room(admission, &dir, name)?;
+            let now = self.timestamp();
+            let mut op = self.begin(OpKind::Link, admission)?;
+            op.put(&inode, |attr| {
+                attr.nlink += 1;
+                attr.ctime = now;
+            })?;
+            op.name_add(&dir.node, name, Target { ino, kind: inode.kind, node: &inode.node })?;
+            op.put(&dir, |attr| (attr.mtime, attr.ctime) = (now, now))?;
+            op.end(&[]);
+            inode.state.lock().nameless = false;
+            self.refresh_size(&dir);
+            self.table.hold(ino);
+            self.set_home(&inode, dir.ino);
+            self.stat_of(&inode)
+        })
     }
 
     pub(crate) fn unlink(&self, who: &Credentials, dir: Ino, name: &Name) -> Result<()> {

@@ -79,13 +79,29 @@ impl<F: Format> Namespace<F> {
         let (from_dir, to_dir) = (self.directory(from.0)?, self.directory(to.0)?);
         let from = Side { dir: &from_dir, name: from.1 };
         let to = Side { dir: &to_dir, name: to.1 };
-        let mut admission = match mode {
-            RenameMode::Whiteout => self.admit_inode(who, 3 * self.shape.name_meta_blocks)?,
+        match mode {
+            RenameMode::Whiteout => {
+                let mut admission = self.admit_inode(who, 3 * self.shape.name_meta_blocks)?;
+                self.rename_admitted(who, from, to, mode, &mut admission)?;
+            }
             _ => {
                 let need = SpaceRequest { meta_blocks: 2 * self.shape.name_meta_blocks, ..SpaceRequest::default() };
-                self.admit_names(who, need)?
+                self.change_names(who, need, |admission| self.rename_admitted(who, from, to, mode, admission))?;
             }
-        };
+        }
+        self.tally.renames.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Renames with space reserved.
+    fn rename_admitted(
+        &self,
+        who: &Credentials,
+        from: Side<'_, F::Node>,
+        to: Side<'_, F::Node>,
+        mode: RenameMode,
+        admission: &mut Admitted<'_, F>,
+    ) -> Result<()> {
         let mut moving = from.dir.ino != to.dir.ino && self.moves_directory(from, to, mode)?;
         loop {
             let topology = if from.dir.ino == to.dir.ino {
@@ -95,17 +111,14 @@ impl<F: Format> Namespace<F> {
             } else {
                 Topology::Fixed(self.rename.read())
             };
-            let done = self.rename_in(who, from, to, mode, &topology, &mut admission)?;
-            if done {
-                break;
+            if self.rename_in(who, from, to, mode, &topology, admission)? {
+                return Ok(());
             }
             // The name has come to mean a directory since we looked, or directories may not move yet.
             moving = true;
             drop(topology);
             self.format.settle_directories()?;
         }
-        self.tally.renames.fetch_add(1, Ordering::Relaxed);
-        Ok(())
     }
 
     /// Returns whether a directory is going to change its parent, as far as can be seen without the locks.

@@ -388,10 +388,14 @@ impl<'a> ExtOp<'a> {
     fn keep_reachable(&mut self, was: InodeNo, dir: &Incore, name: &Name) -> Result<()> {
         let node = self.ext.incore(was)?;
         let home = self.ext.exchange_home()?;
-        self.touch(&home)?;
-        let linked = self.store_linked_twice(&node)?;
         let name = exchange_name(was, dir.ino, name);
         let bytes = Name::new(&name).expect("a short name without slashes");
+        if self.admission.blocks() == 0 && !self.ext.fits_name(&home, bytes)? {
+            // The free blocks are promised to others.
+            return Err(Error::Posix(libc::ENOSPC));
+        }
+        self.touch(&home)?;
+        let linked = self.store_linked_twice(&node)?;
         let old_name = node.state.lock().named;
         let level = self.insert(&home, bytes, was, node.kind, linked.max(old_name))?;
         self.named(&home, &node, bytes, level);

@@ -75,6 +75,14 @@ pub(super) struct Found {
     at: Option<(Shelf, usize)>,
 }
 
+/// The place of a new entry in the hash table.
+struct Place {
+    level: u32,
+    lbn: u64,
+    /// The block there, and a slot with room; `None` if it is a hole.
+    block: Option<(Arc<Owned>, usize)>,
+}
+
 /// An entry to be inserted.
 struct NewEntry<'a> {
     name: &'a [u8],
@@ -273,27 +281,52 @@ impl F2fs {
         true
     }
 
-    /// Puts an entry into the first block of its buckets that has room; a hole becomes a block.
+    /// Puts an entry into the first place of its buckets that has room; a hole becomes a block.
     fn insert_hashed(&self, dir: &Incore, entry: &NewEntry<'_>, admission: &mut Admission) -> Result<()> {
+        let place = self.place_for(dir, entry.hash, entry.name)?.ok_or(Error::Posix(libc::ENOSPC))?;
+        match place.block {
+            Some((block, slot)) => {
+                self.change_shelf(&Shelf::Block(block), |bytes, region| entry.insert(bytes, region, slot));
+            }
+            None => {
+                let mut bytes = Buf::zeroed(BLOCK);
+                entry.insert(&mut bytes, &Region::BLOCK, 0);
+                self.add_block(dir, place.lbn, bytes, admission)?;
+            }
+        }
+        self.cover(dir, place.level, place.lbn)
+    }
+
+    /// Returns the first place for a name in the hash table; `None` if all levels are full for it.
+    fn place_for(&self, dir: &Incore, hash: u32, name: &[u8]) -> Result<Option<Place>> {
         let dir_level = self.inode(dir)?.dir_level;
         let limit = node::lbn_limit(self.layout(dir).addresses());
+        let slots = dentry::slots_of(name.len());
         for level in 0..dentry::DEPTH_MAX {
-            for lbn in dentry::bucket_blocks(level, dir_level, entry.hash).filter(|lbn| *lbn < limit) {
-                let done = match self.owned_block(dir, lbn)? {
-                    Some(block) => self.put_entry(&Shelf::Block(block), entry),
-                    None => {
-                        let mut bytes = Buf::zeroed(BLOCK);
-                        entry.insert(&mut bytes, &Region::BLOCK, 0);
-                        self.add_block(dir, lbn, bytes, admission)?;
-                        true
-                    }
+            for lbn in dentry::bucket_blocks(level, dir_level, hash).filter(|lbn| *lbn < limit) {
+                let Some(block) = self.owned_block(dir, lbn)? else {
+                    return Ok(Some(Place { level, lbn, block: None }));
                 };
-                if done {
-                    return self.cover(dir, level, lbn);
+                if let Some(slot) = block.view(|bytes| dentry::room(bytes, &Region::BLOCK, slots)) {
+                    return Ok(Some(Place { level, lbn, block: Some((block, slot)) }));
                 }
             }
         }
-        Err(Error::Posix(libc::ENOSPC))
+        Ok(None)
+    }
+
+    /// Returns true if a name is in a directory, or can be added without a new block.
+    pub(super) fn fits_name(&self, dir: &Incore, name: &Name) -> Result<bool> {
+        if self.find_name(dir, name)?.is_some() {
+            return Ok(true);
+        }
+        let name = name.as_bytes();
+        if let Some(shelf) = self.inside(dir) {
+            let slots = dentry::slots_of(name.len());
+            return Ok(shelf.view(|bytes, region| dentry::room(bytes, region, slots).is_some()));
+        }
+        let place = self.place_for(dir, dentry::hash(name), name)?;
+        Ok(place.is_some_and(|place| place.block.is_some()))
     }
 
     fn add_block(&self, dir: &Incore, lbn: u64, bytes: Buf, admission: &mut Admission) -> Result<()> {

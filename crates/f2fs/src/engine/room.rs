@@ -435,7 +435,7 @@ mod tests {
     use moafs_disk::SharedDisk;
     use moafs_disk::mem::MemDisk;
     use moafs_runtime::{Live, Rt};
-    use moafs_vfs::api::{Options, StatFs};
+    use moafs_vfs::api::{Options, RenameMode, StatFs};
     use moafs_vfs::format::CommitReason;
     use moafs_vfs::types::{BlockRun, FileKind, Ino};
     use moafs_vfs::{Format, Vfs};
@@ -587,11 +587,60 @@ mod tests {
                 write(&vfs, &format!("new{round}"), 50).expect("the room is there at once");
                 let (from, to) = (format!("new{round}"), format!("renamed{round}"));
                 let (from, to) = (name(from.as_bytes()), name(to.as_bytes()));
-                let mode = moafs_vfs::api::RenameMode::Replace;
-                vfs.rename(&root(), (ROOT, from), (ROOT, to), mode).expect("a new name has room");
+                vfs.rename(&root(), (ROOT, from), (ROOT, to), RenameMode::Replace).expect("a new name has room");
             }
             vfs.close().expect("it closes");
             assert_clean(&mem, "a full volume");
         }
+    }
+
+    #[test]
+    fn names_of_a_full_volume_change_where_directories_have_room() {
+        let mem = volume(64, features()[0]);
+        let vfs = mount(&mem);
+        let dir = vfs.create(&root(), ROOT, name(b"dir"), &new(FileKind::Directory)).expect("there is room").ino;
+        let in_blocks = |i: u32| format!("a name in blocks {i}").into_bytes();
+        for text in (0..200).map(in_blocks) {
+            let ino = vfs.create(&root(), dir, name(&text), &new(FileKind::Fifo)).expect("there is room").ino;
+            vfs.forget(ino, 1);
+        }
+        let file = create(&vfs, "file").expect("there is room");
+        let full = (0..).find(|at| vfs.write(&root(), file, at * BLOCK as u64, &[1; BLOCK], false).is_err());
+        assert!(full.expect("it ends") > 1000);
+        // An inode takes one block, and no more.
+        let fifo = |text: &str| vfs.create(&root(), ROOT, name(text.as_bytes()), &new(FileKind::Fifo));
+        let last = vfs.stat_fs().free;
+        assert!((0..last).all(|i| fifo(&format!("{i}")).is_ok()), "a block is left for each");
+        assert_eq!(vfs.stat_fs().free, 0);
+        assert_eq!(fifo("none").map_err(|error| error.errno()).err(), Some(libc::ENOSPC));
+
+        let rename = |from: (Ino, &[u8]), to: (Ino, &[u8]), mode| {
+            vfs.rename(&root(), (from.0, name(from.1)), (to.0, name(to.1)), mode).expect("there is room")
+        };
+        let (replace, exchange) = (RenameMode::Replace, RenameMode::Exchange);
+        for i in 0..200 {
+            rename((dir, &in_blocks(i)), (dir, format!("{i}").as_bytes()), replace);
+        }
+        rename((dir, b"0"), (dir, b"1"), exchange);
+        rename((dir, b"0"), (ROOT, b"moved"), replace);
+        rename((ROOT, b"moved"), (dir, b"2"), replace);
+        assert!(vfs.stat_fs().free > 0, "the file that was replaced is gone");
+        vfs.create(&root(), dir, name(b"2 again"), &new(FileKind::Regular)).expect("its block is free at once");
+        let linked = vfs.lookup(&root(), dir, name(b"5")).expect("it is there").ino;
+        vfs.link(&root(), linked, ROOT, name(b"link")).expect("there is room");
+        // Until the root directory would leave its inode.
+        let mut links = 0..1000;
+        let refused = links.find_map(|i| vfs.link(&root(), linked, ROOT, name(format!("l{i}").as_bytes())).err());
+        assert_eq!(refused.expect("no block is left").errno(), libc::ENOSPC);
+        assert!(links.start > 20, "{} links", links.start);
+        rename((ROOT, b"file"), (ROOT, b"l0"), replace);
+        vfs.sync().expect("everything has its place");
+        assert_clean(&mem.snapshot(), "a full volume");
+        unlink(&vfs, "l0").expect("deleting always works");
+        vfs.forget(file, 1);
+        vfs.create(&root(), ROOT, name(b"d"), &new(FileKind::Directory)).expect("there is space again");
+        assert_eq!(vfs.failed(), None);
+        vfs.close().expect("it closes");
+        assert_clean(&mem, "afterwards");
     }
 }
