@@ -1,5 +1,5 @@
 #!/bin/sh
-# Remounts, by the kernel alone and by the helper of mount(8); access times after them; mounts that meet an unmount just ending; write-protected sources; what a daemon of root
+# Remounts, by the kernel alone and by the helper of mount(8); access times after them; mounts that meet an unmount just ending, unmounts of busy mounts; write-protected sources; what a daemon of root
 # gives up; names that could control a terminal.
 # usage: remount.sh [ext2|ext3|ext4|f2fs|mke2fs|mkfs.f2fs]
 . "$(dirname "$0")/common"
@@ -177,6 +177,26 @@ if have fusermount3 && have setpriv; then
     mount_it
     umount_it
 fi
+
+# A mount that is busy for a moment only is waited for; one that stays busy is refused.
+hold() {
+    (cd "$mnt" && : >"$work/held" && exec sleep "$1") &
+    for _ in $(seq 100); do
+        [ ! -e "$work/held" ] || break
+        sleep 0.01
+    done
+    rm "$work/held"
+}
+mount_it
+hold 0.2
+"$MOAFS" umount "$mnt" || fail "an unmount right before the mount is left"
+wait
+mount_it
+hold 5
+! "$MOAFS" umount "$mnt" 2>"$work/said" || fail "an unmount of a busy mount"
+grep -q "is busy" "$work/said" || { cat "$work/said"; fail "a busy mount is not named"; }
+{ kill $! && wait $!; } 2>/dev/null || true
+umount_it
 
 # No name reaches the terminal raw.
 odd=$(printf 'a\033[2Jb\nc')

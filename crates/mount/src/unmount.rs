@@ -19,6 +19,9 @@ use crate::swap;
 /// Type of a modelled disk's directory (`moafs simdisk`): not a volume, but unmounted like one.
 const SIMDISK: &str = "fuse.simdisk";
 
+/// The time for which a busy mount is asked again: a path walk holds it for a moment, and a process that is dying.
+const BUSY_GRACE: Duration = Duration::from_millis(500);
+
 /// The reason for which a volume is not unmounted.
 #[derive(Debug, thiserror::Error)]
 pub enum UnmountError {
@@ -72,7 +75,8 @@ fn find(target: &Path) -> Result<MountEntry, UnmountError> {
 }
 
 /// Unmounts `target`, a mount point or what is mounted on one, and waits at most `timeout` until its image is released.
-/// `lazy` takes a busy mount out of the tree without waiting. A mount without a daemon is cleared.
+/// A mount that is busy for a moment only is waited for. `lazy` takes a busy mount out of the tree without waiting. A
+/// mount without a daemon is cleared.
 ///
 /// # Errors
 /// Fails if it is no mount of moafs, is busy, or its image is not released in time.
@@ -82,9 +86,9 @@ pub fn unmount(target: &Path, lazy: bool, timeout: Duration, rt: &Rt) -> Result<
     if swap_is_on(&entry.target)? && !is_dead(&entry.target) {
         return Err(UnmountError::SwapOn(entry.target.display().to_string()));
     }
-    match detach(&entry.target, lazy) {
+    match busy::wait(busy_grace, || (), || detach(&entry.target, lazy)) {
         Ok(()) => {}
-        Err(error) if error.raw_os_error() == Some(libc::EBUSY) && is_dead(&entry.target) => {
+        Err(error) if is_busy(&error) && is_dead(&entry.target) => {
             detach(&entry.target, true).map_err(|error| refused(&entry, error))?;
         }
         Err(error) => return Err(refused(&entry, error)),
@@ -99,6 +103,14 @@ pub fn unmount(target: &Path, lazy: bool, timeout: Duration, rt: &Rt) -> Result<
 fn swap_is_on(target: &Path) -> Result<bool, UnmountError> {
     let file = swap::file_of(target);
     Ok(table(|fstype| fstype == swap::FSTYPE)?.iter().any(|entry| entry.target == file))
+}
+
+fn busy_grace(error: &io::Error) -> Duration {
+    if is_busy(error) { BUSY_GRACE } else { Duration::ZERO }
+}
+
+fn is_busy(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EBUSY)
 }
 
 fn refused(entry: &MountEntry, error: io::Error) -> UnmountError {
@@ -125,13 +137,17 @@ fn detach(target: &Path, lazy: bool) -> io::Result<()> {
     }
 }
 
-/// Unmounts with the helper for ordinary users. Its message goes to standard error.
+/// Unmounts with the helper for ordinary users, which does not tell a busy mount from another reason but in words.
 fn by_fusermount(target: &Path, lazy: bool) -> io::Result<()> {
     let mut command = Command::new("fusermount3");
-    command.arg("-u").args(lazy.then_some("-z")).arg("--").arg(target);
-    let status = command.status().map_err(|error| io::Error::new(error.kind(), format!("fusermount3: {error}")))?;
-    let busy = || io::Error::from_raw_os_error(libc::EBUSY);
-    if status.success() { Ok(()) } else { Err(busy()) }
+    command.arg("-u").args(lazy.then_some("-z")).arg("--").arg(target).env("LC_ALL", "C");
+    let output = command.output().map_err(|error| io::Error::new(error.kind(), format!("fusermount3: {error}")))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    match said.trim() {
+        _ if output.status.success() => Ok(()),
+        words if words.is_empty() || words.contains("busy") => Err(io::Error::from_raw_os_error(libc::EBUSY)),
+        words => Err(io::Error::other(words.to_owned())),
+    }
 }
 
 /// Waits until the image's lock is free.
