@@ -190,6 +190,23 @@ first = os.stat('times').st_ctime_ns
 subprocess.run(['sleep', '0.05' if first % 10 ** 9 else '1.05'])
 chattr('+d', 'times')
 print('ctime after chattr', os.stat('times').st_ctime_ns > first)
+
+# Modes of setxattr; what an attribute is already changes no times.
+def set_attribute(what, name, value, mode=0):
+    first = os.stat('times').st_ctime_ns
+    subprocess.run(['sleep', '0.05' if first % 10 ** 9 else '1.05'])
+    tell(f'set {what}', lambda: os.setxattr('times', name, value, mode))
+    print(f'ctime after set {what}', os.stat('times').st_ctime_ns > first)
+
+both = os.XATTR_CREATE | os.XATTR_REPLACE
+set_attribute('neither there', 'user.a', b'1', both)
+set_attribute('first', 'user.a', b'1', os.XATTR_CREATE)
+set_attribute('neither', 'user.a', b'2', both)
+set_attribute('again', 'user.a', b'1')
+set_attribute('again, replacing', 'user.a', b'1', os.XATTR_REPLACE)
+set_attribute('to another value', 'user.a', b'2', os.XATTR_REPLACE)
+set_attribute('an acl', 'system.posix_acl_access', acl(4))
+set_attribute('the acl again', 'system.posix_acl_access', acl(4), both)
 PYTHON
 
 compare() {

@@ -663,13 +663,14 @@ impl<F: Format> FileSystem for Front<F> {
     }
 
     fn setxattr(&self, ctx: &ReqCtx, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
+        let ino = self.ino(ctx.node)?;
         let mode = match flags - XattrFlags::ACL_KILL_SGID {
             f if f.is_empty() => SetMode::Any,
             XattrFlags::CREATE => SetMode::Create,
             XattrFlags::REPLACE => SetMode::Replace,
-            _ => return Err(Errno::EINVAL),
+            // Both cannot be met; the kernel's ext4 tells which one it is.
+            _ => return self.told(self.vfs.get_xattr(&who(ctx), ino, name)).and(Err(Errno::EEXIST)),
         };
-        let ino = self.ino(ctx.node)?;
         self.told(self.vfs.set_xattr(&who(ctx), ino, name, value, mode))?;
         self.sectors_may_have_changed(ctx, ino);
         // The kernel asks for the mode after an ACL was set.

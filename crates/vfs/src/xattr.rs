@@ -130,7 +130,7 @@ impl<F: Format> Files<F> {
     }
 
     /// Sets an ACL; an access ACL shows in the mode, and one that says no more than the mode is
-    /// kept only there.
+    /// kept only there. An ACL that is there already changes nothing, not even times.
     fn set_acl(
         &self,
         who: &Credentials,
@@ -141,31 +141,29 @@ impl<F: Format> Files<F> {
         admission: &mut Admission,
     ) -> Result<()> {
         let acl = Acl::parse(value).map_err(|_| Error::Posix(libc::EINVAL))?;
-        let present = self.format.xattr(&inode.node, key)?.is_some();
-        match mode {
-            SetMode::Create if present => return Err(Error::Posix(libc::EEXIST)),
-            SetMode::Replace if !present => return Err(Error::Posix(libc::ENODATA)),
-            _ => {}
-        }
-        let now = self.timestamp();
+        let stored = self.format.xattr(&inode.node, key)?;
+        check_mode(mode, stored.is_some())?;
         let is_access = key.space == XattrSpace::AclAccess;
         let kept = (!is_access || !acl.is_minimal()).then(|| acl.clone());
+        let attr = inode.attr();
+        let mut perm = attr.perm;
+        if is_access {
+            perm = (perm & !0o777) | acl.mode_bits();
+            if who.checked_here() && !who.is_root() && !who.is_member(attr.gid) {
+                perm &= !SGID;
+            }
+        }
+        let value = kept.as_ref().map(Acl::emit);
+        if perm == attr.perm && value == stored {
+            return Ok(());
+        }
+        let now = self.timestamp();
         let mut op = self.begin(OpKind::Xattr, admission)?;
         op.announce(inode);
-        match &kept {
-            Some(acl) => op.xattr_set(&inode.node, key, Some(&acl.emit()), SetMode::Any)?,
-            None if present => op.xattr_set(&inode.node, key, None, SetMode::Any)?,
-            None => {}
+        if value.is_some() || stored.is_some() {
+            op.xattr_set(&inode.node, key, value.as_deref(), SetMode::Any)?;
         }
-        op.put(inode, |attr| {
-            attr.ctime = now;
-            if is_access {
-                attr.perm = (attr.perm & !0o777) | acl.mode_bits();
-                if who.checked_here() && !who.is_root() && !who.is_member(attr.gid) {
-                    attr.perm &= !SGID;
-                }
-            }
-        })?;
+        op.put(inode, |attr| (attr.ctime, attr.perm) = (now, perm))?;
         op.end(&[inode]);
         self.check_sectors(inode);
         self.remember_acl_of(inode, key, kept);
@@ -178,6 +176,7 @@ impl<F: Format> Files<F> {
         }
     }
 
+    /// Sets or (with `None`) removes an attribute. A value that it has already changes nothing, not even times.
     fn put_xattr(
         &self,
         inode: &Shared<F>,
@@ -186,11 +185,10 @@ impl<F: Format> Files<F> {
         mode: SetMode,
         admission: &mut Admission,
     ) -> Result<()> {
-        let present = self.format.xattr(&inode.node, key)?.is_some();
-        match mode {
-            SetMode::Create if present => return Err(Error::Posix(libc::EEXIST)),
-            SetMode::Replace if !present => return Err(Error::Posix(libc::ENODATA)),
-            _ => {}
+        let stored = self.format.xattr(&inode.node, key)?;
+        check_mode(mode, stored.is_some())?;
+        if stored.as_deref() == value {
+            return Ok(());
         }
         let now = self.timestamp();
         let mut op = self.begin(OpKind::Xattr, admission)?;
@@ -201,6 +199,15 @@ impl<F: Format> Files<F> {
         // It may have taken a block, or given one back.
         self.check_sectors(inode);
         Ok(())
+    }
+}
+
+/// Fails if an attribute that is or is not `present` may not be set in this mode.
+fn check_mode(mode: SetMode, present: bool) -> Result<()> {
+    match mode {
+        SetMode::Create if present => Err(Error::Posix(libc::EEXIST)),
+        SetMode::Replace if !present => Err(Error::Posix(libc::ENODATA)),
+        _ => Ok(()),
     }
 }
 

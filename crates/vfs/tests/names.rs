@@ -449,6 +449,38 @@ fn times_move_as_posix_says() {
 }
 
 #[test]
+fn an_attribute_that_is_set_to_what_it_is_changes_no_times() {
+    let virt = moafs_runtime::virt::Virtual::new(None);
+    virt.run(|| {
+        let v = Volume::new(64, options(), virt.rt());
+        let f = v.create(ROOT, "f");
+        let no = u32::MAX;
+        let list = acl(&[(1, 6, no), (2, 6, 10), (4, 0, no), (0x10, 6, no), (0x20, 0, no)]);
+        let plain = acl(&[(1, 6, no), (4, 6, no), (0x20, 0, no)]);
+        // True if it changed ctime.
+        let set = |name: &[u8], value: &[u8], mode| {
+            moafs_runtime::sleep_until(&*v.rt, v.rt.now() + std::time::Duration::from_secs(2));
+            let before = v.vfs.stat(f).unwrap().attr.ctime;
+            v.vfs.set_xattr(&ROOT_USER(), f, name, value, mode).unwrap();
+            v.vfs.stat(f).unwrap().attr.ctime != before
+        };
+        assert!(set(b"user.a", b"value", SetMode::Any));
+        assert!(!set(b"user.a", b"value", SetMode::Any));
+        assert!(!set(b"user.a", b"value", SetMode::Replace));
+        assert!(set(b"user.a", b"", SetMode::Replace));
+        assert!(!set(b"user.a", b"", SetMode::Any));
+        assert!(set(b"system.posix_acl_access", &list, SetMode::Any));
+        assert!(!set(b"system.posix_acl_access", &list, SetMode::Any));
+        assert!(set(b"system.posix_acl_access", &plain, SetMode::Any), "the list is gone, though the mode stays");
+        assert!(!set(b"system.posix_acl_access", &plain, SetMode::Any));
+        chmod(&v, f, 0o640);
+        assert!(set(b"system.posix_acl_access", &plain, SetMode::Any), "the mode changes");
+        assert_eq!(perm(&v, f), 0o660);
+        v.vfs.close().unwrap();
+    });
+}
+
+#[test]
 fn attributes_have_name_spaces() {
     let v = Volume::live(64);
     let f = v.create(ROOT, "f");
