@@ -92,7 +92,7 @@ class Client:
                 # A record that a kill cut short is written again.
                 if os.pwrite(descriptor, record(name, at, 700), at * 700) != 700:
                     break
-                os.fdatasync(descriptor)
+                self.make_durable(os.fdatasync, descriptor)
                 at += 1
                 self.known[name] = at
                 self.send(kind="appended", name=name, records=at)
@@ -113,7 +113,7 @@ class Client:
                     window.flush()
             elif os.pwrite(descriptor, data, block * BLOCK) != BLOCK:
                 return
-            os.fdatasync(descriptor)
+            self.make_durable(os.fdatasync, descriptor)
             self.send(kind="in place", name=f"{name}/{block}", version=version)
         finally:
             os.close(descriptor)
@@ -123,16 +123,19 @@ class Client:
         try:
             while data:
                 data = data[os.write(descriptor, data) :]
-            os.fsync(descriptor)
+            self.make_durable(os.fsync, descriptor)
         finally:
             os.close(descriptor)
 
     def sync_directory(self, path):
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            os.fsync(descriptor)
+            self.make_durable(os.fsync, descriptor)
         finally:
             os.close(descriptor)
+
+    def make_durable(self, sync, descriptor):
+        sync(descriptor)
 
     def is_connected(self, descriptor):
         """False once the daemon is gone: the kernel then reads what it has cached."""
@@ -177,12 +180,14 @@ class Client:
         tag = f"held-{self.number}-{self.count}"
         path, data = f"{self.root}/{tag}", record(tag, 0, 20000)
         descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o644)
-        written = os.pwrite(descriptor, data, 0)
-        if self.random.random() < 0.5:
-            os.fsync(descriptor)
-        os.unlink(path)
-        data = data[:written]
-        self.held.append((descriptor, data))
+        written = 0
+        try:
+            written = os.pwrite(descriptor, data, 0)
+            if self.random.random() < 0.5:
+                self.make_durable(os.fsync, descriptor)
+        finally:
+            os.unlink(path)
+            self.held.append((descriptor, data[:written]))
 
     def drop_nameless(self):
         if not self.held:
@@ -521,8 +526,9 @@ class Volume:
         self.unmount()
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def run(kind, description):
+    """Ages a volume of this kind as the command line says."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--moafs", required=True)
     parser.add_argument("--format", required=True, choices=["ext2", "ext3", "ext4", "f2fs"])
     parser.add_argument("--dir", required=True)
@@ -532,15 +538,15 @@ def main():
     parser.add_argument("--fill", type=int, default=0, help="percent of the volume filled with files that stay")
     parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--mount", default="", help="mount options")
-    volume = Volume(parser.parse_args())
+    volume = kind(parser.parse_args())
     try:
         volume.age()
     finally:
         if os.path.ismount(volume.mount_point):
             subprocess.run(["umount", "-l", volume.mount_point])
-    print(f"age {volume.options.format} seed {volume.options.seed}: {'FAILED' if volume.wrong else 'ok'}")
+    print(f"{volume.options.format} seed {volume.options.seed}: {'FAILED' if volume.wrong else 'ok'}")
     sys.exit(bool(volume.wrong))
 
 
 if __name__ == "__main__":
-    main()
+    run(Volume, __doc__)

@@ -1,6 +1,6 @@
 #!/bin/sh
 # What is on the disk when the daemon is killed: everything that came before syncfs, and what is older than the ages of the
-# mount options.
+# mount options. On F2FS also what `disable_roll_forward` gives up.
 # usage: durable.sh [ext2|ext3|ext4|f2fs|mke2fs|mkfs.f2fs]
 . "$(dirname "$0")/common"
 choose "$@"
@@ -58,6 +58,42 @@ survives() {
     judge
 }
 
+kill_it() {
+    kill -KILL "$(daemon_pid)"
+    umount -l "$mnt"
+    wait_for_release || fail "the image was not released"
+}
+
+# What was fsynced after the last checkpoint is given up where that is asked for, and for good; the volume goes on.
+gives_up() {
+    make 64M
+    mount_it commit=3600,dirty_age=3600
+    echo kept >"$mnt/kept"
+    sync -f "$mnt/kept"
+    for number in 1 2 3; do
+        seq "$number"000 >"$mnt/lost$number"
+        sync "$mnt/lost$number"
+    done
+    seq 5000 >"$mnt/kept"
+    sync "$mnt/kept"
+    kill_it
+    mount_it disable_roll_forward >"$work/said" 2>&1 || { cat "$work/said"; fail "a mount with disable_roll_forward"; }
+    grep -q "given up; files concerned: 4" "$work/said" || { cat "$work/said"; fail "what was given up is not told"; }
+    [ "$(ls "$mnt")" = kept ] && [ "$(cat "$mnt/kept")" = kept ] || fail "not the state of the last checkpoint"
+    for number in $(seq 100); do
+        seq "$number" $((number * 50)) >"$mnt/new$number"
+    done
+    sync "$mnt/new7"
+    kill_it
+    mount_it
+    [ "$(cksum <"$mnt/new7")" = "$(seq 7 350 | cksum)" ] || fail "what was fsynced after a mount with disable_roll_forward"
+    [ ! -e "$mnt/lost1" ] && [ "$(cat "$mnt/kept")" = kept ] || fail "what was given up is there again"
+    rm -rf "$mnt"/new*
+    umount_it
+    judge
+}
+
 survives syncfs commit=3600,dirty_age=3600 sync -f "$mnt/d0"
 survives "the age of data and the commit interval" commit=0.5,dirty_age=0.5 sleep 4
+[ "$format" != f2fs ] || gives_up
 say "$maker: passed"
