@@ -27,7 +27,7 @@ use crate::dispatch::Dispatcher;
 use crate::errno::Errno;
 use crate::exchange::{Exchange, concat, out_header};
 use crate::fs::FileSystem;
-use crate::scheduling::{Pace, Place};
+use crate::scheduling::{Pace, ServedQueue};
 
 /// The module parameter that lets mounts use io_uring; off by default. The kernel reads it when it prepares the
 /// handshake, which is at the mount.
@@ -102,11 +102,11 @@ impl RingSlot {
         self,
         dispatcher: &Dispatcher<F>,
         dev: BorrowedFd<'_>,
-        place: Place,
+        queue: ServedQueue,
         registered: Sender<io::Result<()>>,
     ) -> io::Result<()> {
         pin_to_cpu(self.queue);
-        let mut server = RingServer { slot: self, dev, pace: place.begin() };
+        let mut server = RingServer { slot: self, dev, pace: queue.begin() };
         let (result, mut first) = match server.register() {
             Ok(first) => (Ok(()), first),
             Err(error) => (Err(error), Some(Arrived::Unmounted)),
@@ -333,7 +333,7 @@ mod tests {
         let guard = Guard::start(1).expect("a thread");
         let dispatcher = Dispatcher::new(Arc::new(Nothing), InitFlags::empty());
         let (registered, answer) = mpsc::channel();
-        let served = slot.serve(&dispatcher, socket.as_fd(), guard.place(0), registered);
+        let served = slot.serve(&dispatcher, socket.as_fd(), guard.queue(0), registered);
         if let Err(error) = answer.recv().expect("an answer to REGISTER") {
             return eprintln!("SKIPPED: sockets take no commands: {error}");
         }

@@ -82,9 +82,9 @@ impl Guard {
         Ok(Guard { shared, thread: Some(thread) })
     }
 
-    /// Returns the place of a thread that will serve a queue.
-    pub(crate) fn place(&self, queue: u16) -> Place {
-        Place { shared: Arc::clone(&self.shared), queue: queue.into() }
+    /// Returns a queue for the thread that will serve it.
+    pub(crate) fn queue(&self, number: u16) -> ServedQueue {
+        ServedQueue { shared: Arc::clone(&self.shared), number: number.into() }
     }
 }
 
@@ -99,13 +99,13 @@ impl Drop for Guard {
     }
 }
 
-/// The place of a ring thread that is yet to begin.
-pub(crate) struct Place {
+/// The queue that a ring thread is about to serve.
+pub(crate) struct ServedQueue {
     shared: Arc<Shared>,
-    queue: usize,
+    number: usize,
 }
 
-impl Place {
+impl ServedQueue {
     /// Begins, in the thread that serves the queue.
     pub(crate) fn begin(self) -> Pace {
         // SAFETY: takes nothing, and cannot fail.
@@ -113,15 +113,15 @@ impl Place {
         let served = Arc::new(AtomicU64::new(0));
         // Without the files there is no telling whether the thread waits: it keeps its class.
         if let Ok(member) = Member::new(tid, Arc::clone(&served)) {
-            self.shared.queues[self.queue].members.lock().push(member);
+            self.shared.queues[self.number].members.lock().push(member);
         }
-        Pace { place: self, tid, served, streak_from: Instant::now() }
+        Pace { queue: self, tid, served, streak_from: Instant::now() }
     }
 }
 
 /// Counts the requests that a ring thread serves.
 pub(crate) struct Pace {
-    place: Place,
+    queue: ServedQueue,
     tid: libc::pid_t,
     served: Arc<AtomicU64>,
     streak_from: Instant,
@@ -137,7 +137,7 @@ impl Pace {
         }
         let now = Instant::now();
         if now - self.streak_from <= STREAK_TIME {
-            self.place.shared.mark_busy(self.place.queue);
+            self.queue.shared.mark_busy(self.queue.number);
         }
         self.streak_from = now;
     }
@@ -146,7 +146,7 @@ impl Pace {
 impl Drop for Pace {
     fn drop(&mut self) {
         // The kernel may give the number to another thread.
-        self.place.shared.queues[self.place.queue].members.lock().retain(|member| member.tid != self.tid);
+        self.queue.shared.queues[self.queue.number].members.lock().retain(|member| member.tid != self.tid);
     }
 }
 
@@ -320,9 +320,9 @@ mod tests {
             return;
         }
         let guard = Guard::start(1).unwrap();
-        let place = guard.place(0);
+        let queue = guard.queue(0);
         let classes = thread::spawn(move || {
-            let pace = place.begin();
+            let pace = queue.begin();
             set_class(0, Class::Idle);
             let heir = thread::spawn(move || {
                 let inherited = class_number(0);
@@ -340,11 +340,11 @@ mod tests {
     #[test]
     fn a_thread_that_ended_is_no_member() {
         let guard = Guard::start(1).unwrap();
-        let place = guard.place(0);
+        let queue = guard.queue(0);
         thread::spawn(move || {
-            let mut pace = place.begin();
+            let mut pace = queue.begin();
             (0..STREAK).for_each(|_| pace.count());
-            assert_eq!(pace.place.shared.queues[0].members.lock().len(), 1);
+            assert_eq!(pace.queue.shared.queues[0].members.lock().len(), 1);
         })
         .join()
         .unwrap();

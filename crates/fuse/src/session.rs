@@ -149,14 +149,14 @@ impl<F: FileSystem> Session<F> {
     /// Starts a thread per slot, and returns when every one is registered.
     fn start_ring_threads(&mut self, slots: Vec<RingSlot>) -> Result<(), RingStartError> {
         let (sender, registered) = mpsc::channel();
-        let queues = slots.iter().map(|slot| usize::from(slot.queue()) + 1).max().unwrap_or(0);
-        let guard = self.guard.insert(Guard::start(queues).map_err(RingStartError::Thread)?);
-        let places: Vec<_> = slots.iter().map(|slot| guard.place(slot.queue())).collect();
-        for (number, (slot, place)) in slots.into_iter().zip(places).enumerate() {
+        let count = slots.iter().map(|slot| usize::from(slot.queue()) + 1).max().unwrap_or(0);
+        let guard = self.guard.insert(Guard::start(count).map_err(RingStartError::Thread)?);
+        let queues: Vec<_> = slots.iter().map(|slot| guard.queue(slot.queue())).collect();
+        for (number, (slot, queue)) in slots.into_iter().zip(queues).enumerate() {
             let dispatcher = Arc::clone(&self.dispatcher);
             let sender = sender.clone();
             let dev = Arc::clone(&self.dev);
-            let serve = move || slot.serve(&dispatcher, dev.as_fd(), place, sender);
+            let serve = move || slot.serve(&dispatcher, dev.as_fd(), queue, sender);
             self.spawn(format!("fuse-ring-{number}"), serve).map_err(RingStartError::Thread)?;
         }
         drop(sender);

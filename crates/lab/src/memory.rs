@@ -31,7 +31,7 @@ use moafs_vfs::{Format, Vfs};
 use parking_lot::Mutex;
 
 pub use table::Access;
-use table::{Found, PageTable, Place, Victim};
+use table::{PageState, PageTable, Touched, Victim};
 
 /// Pause of the daemon when everything in memory is being written or is dirty in the file cache.
 const NOTHING_TO_FREE: Duration = Duration::from_millis(5);
@@ -324,9 +324,9 @@ impl Memory {
 
     // -- faults
 
-    fn touch(&self, page: u32, access: Access) -> Found {
+    fn touch(&self, page: u32, access: Access) -> Touched {
         let found = self.state.lock().table.touch(page, access);
-        if found == Found::Stale {
+        if found == Touched::Stale {
             self.swap.free(PageNo(page), 1);
         }
         found
@@ -339,18 +339,18 @@ impl Memory {
         loop {
             let ticket = self.moved.ticket();
             let mut state = self.state.lock();
-            match state.table.place(page) {
-                Place::Resident | Place::Leaving => return Ok(()),
-                Place::Coming => {
+            match state.table.state(page) {
+                PageState::Resident | PageState::Leaving => return Ok(()),
+                PageState::Coming => {
                     drop(state);
                     self.rt.wait(&self.moved, ticket, None);
                     continue;
                 }
-                Place::Nowhere | Place::Out => {}
+                PageState::Nowhere | PageState::Out => {}
             }
             let free = self.free(&state.table);
             if free > 0 {
-                let is_out = state.table.place(page) == Place::Out;
+                let is_out = state.table.state(page) == PageState::Out;
                 state.table.begin_in(page);
                 drop(state);
                 if free <= self.limits.free_low as i64 {
@@ -444,7 +444,7 @@ impl Process {
     pub fn touch(&self, page: u32, access: Access) -> Result<(), SwapError> {
         debug_assert!(page < self.pages);
         let page = self.first + page;
-        while !matches!(self.memory.touch(page, access), Found::Hit | Found::Stale) {
+        while !matches!(self.memory.touch(page, access), Touched::Hit | Touched::Stale) {
             self.compute(self.memory.limits.fault_ns);
             self.settle();
             self.memory.fault(page)?;

@@ -42,7 +42,7 @@ use crate::error::Result;
 use crate::machine::DirtyLimit;
 use crate::memory::MemoryGroup;
 use crate::volume::Volume;
-use crate::workload::Place;
+use crate::workload::Environment;
 
 /// One workload on one file system.
 #[derive(Debug, Clone)]
@@ -100,15 +100,15 @@ impl Plan {
         let group = self.memory_bytes.map(MemoryGroup::new).transpose()?;
         let mut volume = Volume::new(self, system)?;
         let root = volume.dir.clone();
-        let place = Place { root: &root, scale: self.scale, seed: self.seed, contents, interrupt };
-        workload.prepare(&place)?;
+        let env = Environment { root: &root, scale: self.scale, seed: self.seed, contents, interrupt };
+        workload.prepare(&env)?;
         volume.unmount()?;
         // The disk's server stays outside: its bytes are not the workload's memory.
         let _inside = group.as_ref().map(MemoryGroup::enter).transpose()?;
         volume.mount()?;
         let kinds_before = volume.kinds()?;
         let before = volume.disk_stats()?;
-        let bytes = workload.run(&place)?;
+        let bytes = workload.run(&env)?;
         volume.sync()?;
         let synced = volume.disk_stats()?.since(&before);
         let kinds = kinds_before.zip(volume.kinds()?).map(|(before, after)| after.since(&before));

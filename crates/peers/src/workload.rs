@@ -5,8 +5,8 @@
 //! file system. Names are visited in the order the workload made them, or in the order the directory
 //! lists them where the tool it stands for does so.
 
+mod environment;
 mod large_files;
-mod place;
 mod pool;
 mod small_files;
 #[cfg(test)]
@@ -17,7 +17,7 @@ use moafs_workload::Sizes;
 
 use crate::error::Result;
 
-pub(crate) use place::Place;
+pub(crate) use environment::Environment;
 
 /// Declares the workloads: name in results, and what is done at full scale.
 macro_rules! workloads {
@@ -102,45 +102,45 @@ workloads! {
 
 impl Workload {
     /// Makes the files that the volume holds before the measurement begins.
-    pub(crate) fn prepare(self, place: &Place<'_>) -> Result<()> {
+    pub(crate) fn prepare(self, env: &Environment<'_>) -> Result<()> {
         match self {
             Workload::Create | Workload::CreateRandom | Workload::CreateTwo => Ok(()),
             Workload::Postmark | Workload::PostmarkFsl | Workload::PostmarkTwo => Ok(()),
             Workload::Untar | Workload::UntarTwo | Workload::Append | Workload::Fsync | Workload::FsyncTwo => Ok(()),
-            Workload::Overwrite | Workload::Replace | Workload::Remove => small_files::create(place).map(drop),
-            Workload::Stat | Workload::Read | Workload::ReadRandom => small_files::create(place).map(drop),
-            Workload::Copy | Workload::Delete | Workload::ReadTree => tree::untar(place).map(drop),
-            Workload::Rewrite => large_files::prepare_rewrite(place),
-            Workload::AgedRead => pool::age(place),
+            Workload::Overwrite | Workload::Replace | Workload::Remove => small_files::create(env).map(drop),
+            Workload::Stat | Workload::Read | Workload::ReadRandom => small_files::create(env).map(drop),
+            Workload::Copy | Workload::Delete | Workload::ReadTree => tree::untar(env).map(drop),
+            Workload::Rewrite => large_files::prepare_rewrite(env),
+            Workload::AgedRead => pool::age(env),
         }
     }
 
     /// Runs the measured part but for the last sync. Returns the bytes of file data that the disk
     /// must move for it.
-    pub(crate) fn run(self, place: &Place<'_>) -> Result<u64> {
+    pub(crate) fn run(self, env: &Environment<'_>) -> Result<u64> {
         match self {
-            Workload::Create => small_files::create(place),
-            Workload::CreateRandom => small_files::create_at_random(place),
-            Workload::CreateTwo => place.by_two(small_files::create),
-            Workload::Postmark => pool::postmark(place, Sizes::R_FSL),
-            Workload::PostmarkFsl => pool::postmark(place, Sizes::FSL),
-            Workload::PostmarkTwo => place.by_two(|place| pool::postmark(place, Sizes::FSL)),
-            Workload::Untar => tree::untar(place),
-            Workload::UntarTwo => place.by_two(tree::untar),
-            Workload::Copy => tree::copy(place, &tree::root(place), &place.path("copy")),
-            Workload::Overwrite => small_files::overwrite(place, false),
-            Workload::Replace => small_files::overwrite(place, true),
-            Workload::Rewrite => large_files::rewrite(place),
-            Workload::Append => large_files::append(place),
-            Workload::Delete => tree::delete(place, &tree::root(place)).map(|()| 0),
-            Workload::Remove => small_files::remove(place).map(|()| 0),
-            Workload::Stat => small_files::stat_all(place, place.root).map(|()| 0),
-            Workload::Read => small_files::read(place),
-            Workload::ReadRandom => small_files::read_at_random(place),
-            Workload::ReadTree => tree::read(place, &tree::root(place), &mut vec![0; place::COPY_BYTES]),
-            Workload::AgedRead => pool::read_aged(place),
-            Workload::Fsync => small_files::create_and_fsync(place),
-            Workload::FsyncTwo => place.by_two(small_files::create_and_fsync),
+            Workload::Create => small_files::create(env),
+            Workload::CreateRandom => small_files::create_at_random(env),
+            Workload::CreateTwo => env.by_two(small_files::create),
+            Workload::Postmark => pool::postmark(env, Sizes::R_FSL),
+            Workload::PostmarkFsl => pool::postmark(env, Sizes::FSL),
+            Workload::PostmarkTwo => env.by_two(|env| pool::postmark(env, Sizes::FSL)),
+            Workload::Untar => tree::untar(env),
+            Workload::UntarTwo => env.by_two(tree::untar),
+            Workload::Copy => tree::copy(env, &tree::root(env), &env.path("copy")),
+            Workload::Overwrite => small_files::overwrite(env, false),
+            Workload::Replace => small_files::overwrite(env, true),
+            Workload::Rewrite => large_files::rewrite(env),
+            Workload::Append => large_files::append(env),
+            Workload::Delete => tree::delete(env, &tree::root(env)).map(|()| 0),
+            Workload::Remove => small_files::remove(env).map(|()| 0),
+            Workload::Stat => small_files::stat_all(env, env.root).map(|()| 0),
+            Workload::Read => small_files::read(env),
+            Workload::ReadRandom => small_files::read_at_random(env),
+            Workload::ReadTree => tree::read(env, &tree::root(env), &mut vec![0; environment::COPY_BYTES]),
+            Workload::AgedRead => pool::read_aged(env),
+            Workload::Fsync => small_files::create_and_fsync(env),
+            Workload::FsyncTwo => env.by_two(small_files::create_and_fsync),
         }
     }
 
@@ -160,9 +160,9 @@ mod tests {
     #[test]
     fn every_workload_runs_on_what_it_prepares() {
         for &workload in Workload::ALL {
-            on_the_host(|place| {
-                workload.prepare(place).unwrap();
-                let bytes = workload.run(place).unwrap();
+            on_the_host(|env| {
+                workload.prepare(env).unwrap();
+                let bytes = workload.run(env).unwrap();
                 let moves_data = !matches!(workload, Workload::Delete | Workload::Remove | Workload::Stat);
                 assert_eq!(bytes > 0, moves_data, "{}", workload.name());
             });
@@ -171,19 +171,19 @@ mod tests {
 
     #[test]
     fn two_clients_do_twice_the_work() {
-        on_the_host(|place| {
-            Workload::UntarTwo.run(place).unwrap();
-            assert_eq!(files_below(place.root), 60);
+        on_the_host(|env| {
+            Workload::UntarTwo.run(env).unwrap();
+            assert_eq!(files_below(env.root), 60);
         });
     }
 
     #[test]
     fn an_interrupt_ends_a_workload() {
-        on_the_host(|place| {
+        on_the_host(|env| {
             let interrupt = Interrupt::raised();
-            let place = Place { interrupt: &interrupt, ..*place };
+            let env = Environment { interrupt: &interrupt, ..*env };
             for workload in [Workload::Create, Workload::CreateTwo] {
-                assert!(matches!(workload.run(&place), Err(PeersError::Interrupted)));
+                assert!(matches!(workload.run(&env), Err(PeersError::Interrupted)));
             }
         });
     }

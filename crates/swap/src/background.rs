@@ -13,7 +13,7 @@ use moafs_disk::{Buf, Cause, DiskExt, Op, Page, Request};
 use crate::device::{Swap, page_at, tag};
 use crate::error::SwapError;
 use crate::page::{PAGE_BYTES, PageNo};
-use crate::state::{Batch, Piece, Purpose, SlotNo, Spare};
+use crate::state::{Batch, Purpose, SlotNo, SlotRun, Spare};
 
 /// The most pages that one step moves: 256 KiB read and written.
 const MIGRATION_PAGES: u32 = 64;
@@ -60,51 +60,52 @@ impl Swap {
 
     /// Moves pages out of an area that is being vacated. Returns true if some have moved.
     fn migrate(&self) -> Result<bool, SwapError> {
-        let Some(piece) = self.state.lock().next_migration(MIGRATION_PAGES) else { return Ok(false) };
-        let read = self.read_all(&piece);
-        let moved = self.move_read(&piece, &read);
-        self.unpin(self.state.lock(), &piece);
+        let Some(run) = self.state.lock().next_migration(MIGRATION_PAGES) else { return Ok(false) };
+        let read = self.read_all(&run);
+        let moved = self.move_read(&run, &read);
+        self.unpin(self.state.lock(), &run);
         let moved = moved?;
         read.into_iter().find_map(Result::err).map_or(Ok(moved), Err)
     }
 
-    /// Reads the pages of a piece that still have their slots: in one request, or one by one if that fails. Returns
+    /// Reads the pages of a run that still have their slots: in one request, or one by one if that fails. Returns
     /// each page or its error; `None` for slots without a page.
-    fn read_all(&self, piece: &Piece) -> Vec<Result<Option<(PageNo, Page)>, SwapError>> {
-        let owners = self.owners(piece);
-        let into = (0..piece.pages).map(|_| Buf::scratch(PAGE_BYTES)).collect();
-        let request = Request { op: Op::Read { into }, at: piece.at, tag: tag(Cause::Move) };
-        let done = self.disk(piece.side).run(vec![request]).into_iter().next();
+    fn read_all(&self, run: &SlotRun) -> Vec<Result<Option<(PageNo, Page)>, SwapError>> {
+        let owners = self.owners(run);
+        let into = (0..run.pages).map(|_| Buf::scratch(PAGE_BYTES)).collect();
+        let request = Request { op: Op::Read { into }, at: run.at, tag: tag(Cause::Move) };
+        let done = self.disk(run.side).run(vec![request]).into_iter().next();
         if let Some(Ok(bufs)) = done.map(|done| done.result) {
             let page = |(owner, buf): (&Option<PageNo>, Buf)| Ok(owner.map(|owner| (owner, buf.freeze())));
             return owners.iter().zip(bufs).map(page).collect();
         }
         let single = |index: usize| {
             let Some(page) = owners[index] else { return Ok(None) };
-            let read = self.disk(piece.side).read(page_at(piece, index), PAGE_BYTES, tag(Cause::Move));
+            let read = self.disk(run.side).read(page_at(run, index), PAGE_BYTES, tag(Cause::Move));
             let read = read.map_err(|source| SwapError::Device { page, source });
             self.state.lock().counters.read_errors += u64::from(read.is_err());
             read.map(|buf| Some((page, buf.freeze())))
         };
-        (0..piece.pages as usize).map(single).collect()
+        (0..run.pages as usize).map(single).collect()
     }
 
     /// Writes the pages that were read to new slots, run by run.
-    fn move_read(&self, piece: &Piece, read: &[Result<Option<(PageNo, Page)>, SwapError>]) -> Result<bool, SwapError> {
+    fn move_read(&self, from: &SlotRun, read: &[Result<Option<(PageNo, Page)>, SwapError>]) -> Result<bool, SwapError> {
         let mut moved = false;
         let mut index = 0;
         while index < read.len() {
-            let run: Vec<(PageNo, Page)> = read[index..].iter().map_while(|page| page.as_ref().ok()?.clone()).collect();
-            if run.is_empty() {
+            let pages: Vec<(PageNo, Page)> =
+                read[index..].iter().map_while(|page| page.as_ref().ok()?.clone()).collect();
+            if pages.is_empty() {
                 index += 1;
                 continue;
             }
             let mut batch = Batch::new();
-            let purpose = Purpose::Move { from: SlotNo(piece.first.0 + index as u32) };
-            if !self.find_slots(&run, purpose, &mut batch)? {
+            let purpose = Purpose::Move { from: SlotNo(from.first.0 + index as u32) };
+            if !self.find_slots(&pages, purpose, &mut batch)? {
                 break;
             }
-            self.write(&run[..batch.pages()], &batch, purpose).into_result()?;
+            self.write(&pages[..batch.pages()], &batch, purpose).into_result()?;
             index += batch.pages();
             moved = true;
         }

@@ -31,7 +31,7 @@ use crate::error::SwapError;
 use crate::options::{Home, SwapOptions};
 use crate::page::{PAGE_BYTES, PageNo};
 use crate::places::Head;
-use crate::state::{Assigned, BATCH_PAGES, Batch, PageSet, Piece, Purpose, Reading, Side, Spare, State};
+use crate::state::{Assigned, BATCH_PAGES, Batch, PageSet, Purpose, Reading, Side, SlotRun, Spare, State};
 use crate::status::Status;
 
 /// Slots by which a traditional swap space without a partition grows: a transfer of 1 MiB.
@@ -59,14 +59,14 @@ pub struct Swap {
 
 /// The results of a batch's writes.
 #[derive(Default)]
-pub(crate) struct Outcome {
+pub(crate) struct WriteResults {
     failed: PageSet,
     spoiled: PageSet,
     errors: u64,
     first: Option<SwapError>,
 }
 
-impl Outcome {
+impl WriteResults {
     fn fail(&mut self, index: usize, page: PageNo, source: DiskError) {
         self.failed.insert(index);
         // A full host has changed nothing in the slot.
@@ -154,13 +154,13 @@ impl Swap {
     pub fn page_in(&self, page: PageNo, into: &mut [u8]) -> Result<(), SwapError> {
         assert_eq!(into.len(), PAGE_BYTES, "page {}", page.0);
         self.check(page)?;
-        let Some((piece, _)) = self.begin_read(page, 0) else {
+        let Some((run, _)) = self.begin_read(page, 0) else {
             into.fill(0);
             return Ok(());
         };
-        let part = ReadPart { at: piece.at, into };
-        let read = self.disk(piece.side).read_into(&mut [part], tag(Cause::Demand));
-        self.end_read(&piece, read.is_ok());
+        let part = ReadPart { at: run.at, into };
+        let read = self.disk(run.side).read_into(&mut [part], tag(Cause::Demand));
+        self.end_read(&run, read.is_ok());
         read.map_err(|source| SwapError::Device { page, source })
     }
 
@@ -180,21 +180,21 @@ impl Swap {
     ) -> Result<(), SwapError> {
         self.check(page)?;
         let neighbours = neighbours.min(self.options.neighbours).min(self.state.lock().request_pages - 1);
-        let Some((piece, index)) = self.begin_read(page, neighbours) else {
+        let Some((run, index)) = self.begin_read(page, neighbours) else {
             each(page, &[0; PAGE_BYTES]);
             return Ok(());
         };
-        let bytes = self.disk(piece.side).read(piece.at, piece.pages as usize * PAGE_BYTES, tag(Cause::Demand));
-        let owners = self.owners(&piece);
-        self.end_read(&piece, bytes.is_ok());
+        let bytes = self.disk(run.side).read(run.at, run.pages as usize * PAGE_BYTES, tag(Cause::Demand));
+        let owners = self.owners(&run);
+        self.end_read(&run, bytes.is_ok());
         let bytes = match bytes {
             Ok(bytes) => bytes,
-            Err(source) if piece.pages == 1 => return Err(SwapError::Device { page, source }),
+            Err(source) if run.pages == 1 => return Err(SwapError::Device { page, source }),
             Err(_) => return self.page_in_with(page, 0, each),
         };
         let of = |index: usize| &bytes[index * PAGE_BYTES..(index + 1) * PAGE_BYTES];
         each(page, of(index));
-        for (other, owner) in owners.iter().take(piece.pages as usize).enumerate() {
+        for (other, owner) in owners.iter().take(run.pages as usize).enumerate() {
             if let Some(owner) = owner.filter(|_| other != index) {
                 each(owner, of(other));
             }
@@ -411,24 +411,24 @@ impl Swap {
     }
 
     /// Writes the pages of a batch and switches those whose write succeeded.
-    pub(crate) fn write(&self, pages: &[(PageNo, Page)], batch: &Batch, purpose: Purpose) -> Outcome {
+    pub(crate) fn write(&self, pages: &[(PageNo, Page)], batch: &Batch, purpose: Purpose) -> WriteResults {
         let cause = if purpose == Purpose::Out { Cause::Evict } else { Cause::Move };
         // Submit to both disks before waiting, so that they work at the same time.
         let [home, partition] = [Side::Home, Side::Partition].map(|side| self.submit(pages, batch, side, cause));
         let mut home = self.await_side(Side::Home, home);
         let mut partition = self.await_side(Side::Partition, partition);
-        let mut outcome = Outcome::default();
+        let mut outcome = WriteResults::default();
         let mut index = 0;
-        for piece in batch.pieces() {
-            let done = match piece.side {
+        for run in batch.runs() {
+            let done = match run.side {
                 Side::Home => home.next(),
                 Side::Partition => partition.next(),
             };
             let error = done.and_then(|done| done.result.err());
             if let Some(error) = error {
-                self.repeat(pages, piece, index, cause, error, &mut outcome);
+                self.repeat(pages, run, index, cause, error, &mut outcome);
             }
-            index += piece.pages as usize;
+            index += run.pages as usize;
         }
         let mut state = self.state.lock();
         state.counters.write_errors += outcome.errors;
@@ -437,19 +437,19 @@ impl Swap {
         outcome
     }
 
-    /// Submits one request for each piece on one disk.
+    /// Submits one request for each run on one disk.
     fn submit(&self, pages: &[(PageNo, Page)], batch: &Batch, side: Side, cause: Cause) -> Option<Ticket> {
-        let count = batch.pieces().iter().filter(|piece| piece.side == side).count();
+        let count = batch.runs().iter().filter(|run| run.side == side).count();
         if count == 0 {
             return None;
         }
         let mut requests = Vec::with_capacity(count);
         let mut rest = pages;
-        for piece in batch.pieces() {
-            let (here, after) = rest.split_at(piece.pages as usize);
+        for run in batch.runs() {
+            let (here, after) = rest.split_at(run.pages as usize);
             rest = after;
-            if piece.side == side {
-                requests.push(write_request(here, piece, cause));
+            if run.side == side {
+                requests.push(write_request(here, run, cause));
             }
         }
         Some(self.disk(side).submit(requests))
@@ -463,19 +463,19 @@ impl Swap {
     fn repeat(
         &self,
         pages: &[(PageNo, Page)],
-        piece: &Piece,
+        run: &SlotRun,
         first: usize,
         cause: Cause,
         error: DiskError,
-        outcome: &mut Outcome,
+        outcome: &mut WriteResults,
     ) {
-        if piece.pages == 1 {
+        if run.pages == 1 {
             return outcome.fail(first, pages[first].0, error);
         }
-        for (i, index) in (first..first + piece.pages as usize).enumerate() {
-            let single = Piece { at: page_at(piece, i), pages: 1, ..*piece };
+        for (i, index) in (first..first + run.pages as usize).enumerate() {
+            let single = SlotRun { at: page_at(run, i), pages: 1, ..*run };
             let request = write_request(&pages[index..=index], &single, cause);
-            let done = self.disk(piece.side).run(vec![request]);
+            let done = self.disk(run.side).run(vec![request]);
             if let Some(source) = done.into_iter().next().and_then(|done| done.result.err()) {
                 outcome.fail(index, pages[index].0, source);
             }
@@ -484,13 +484,13 @@ impl Swap {
 
     /// Pins the slots to read and returns them with the index of the page's own; `None` if the page
     /// is not out.
-    fn begin_read(&self, page: PageNo, neighbours: u32) -> Option<(Piece, usize)> {
+    fn begin_read(&self, page: PageNo, neighbours: u32) -> Option<(SlotRun, usize)> {
         loop {
             let ticket = self.moved.ticket();
             let mut state = self.state.lock();
             match state.begin_read(page, neighbours) {
                 Reading::Absent => return None,
-                Reading::Here { piece, index } => return Some((piece, index as usize)),
+                Reading::Here { run, index } => return Some((run, index as usize)),
                 Reading::Wait => {
                     state.waiters += 1;
                     state.counters.waits += 1;
@@ -502,34 +502,34 @@ impl Swap {
         }
     }
 
-    fn end_read(&self, piece: &Piece, ok: bool) {
+    fn end_read(&self, run: &SlotRun, ok: bool) {
         let mut state = self.state.lock();
         state.counters.in_requests += 1;
         if ok {
             state.counters.pages_in += 1;
-            state.counters.neighbours_in += u64::from(piece.pages) - 1;
+            state.counters.neighbours_in += u64::from(run.pages) - 1;
         } else {
-            state.counters.read_errors += u64::from(piece.pages == 1);
+            state.counters.read_errors += u64::from(run.pages == 1);
         }
-        self.unpin(state, piece);
+        self.unpin(state, run);
     }
 
     /// Removes the pins of a read and releases the lock.
-    pub(crate) fn unpin(&self, mut state: moafs_runtime::leaf::MutexGuard<'_, State>, piece: &Piece) {
-        state.end_read(piece);
+    pub(crate) fn unpin(&self, mut state: moafs_runtime::leaf::MutexGuard<'_, State>, run: &SlotRun) {
+        state.end_read(run);
         self.unlock_and_wake(state);
     }
 
     /// Returns the owners of the slots that were read.
-    pub(crate) fn owners(&self, piece: &Piece) -> [Option<PageNo>; BATCH_PAGES] {
+    pub(crate) fn owners(&self, run: &SlotRun) -> [Option<PageNo>; BATCH_PAGES] {
         let state = self.state.lock();
         let mut owners = [None; BATCH_PAGES];
-        owners.iter_mut().zip(piece.slots()).for_each(|(owner, slot)| *owner = state.map.page_of(slot));
+        owners.iter_mut().zip(run.slots()).for_each(|(owner, slot)| *owner = state.map.page_of(slot));
         owners
     }
 }
 
-impl Outcome {
+impl WriteResults {
     /// Returns the first error, if any.
     pub(crate) fn into_result(self) -> Result<(), SwapError> {
         self.first.map_or(Ok(()), Err)
@@ -555,15 +555,15 @@ impl std::fmt::Debug for Swap {
     }
 }
 
-fn write_request(pages: &[(PageNo, Page)], piece: &Piece, cause: Cause) -> Request {
+fn write_request(pages: &[(PageNo, Page)], run: &SlotRun, cause: Cause) -> Request {
     let mut data = Vec::with_capacity(pages.len());
     data.extend(pages.iter().map(|(_, page)| page.clone()));
-    Request { op: Op::Write { data, fua: false }, at: piece.at, tag: tag(cause) }
+    Request { op: Op::Write { data, fua: false }, at: run.at, tag: tag(cause) }
 }
 
-/// Returns the address of a page of a piece.
-pub(crate) fn page_at(piece: &Piece, index: usize) -> moafs_disk::Lba {
-    moafs_disk::Lba(piece.at.0 + (index * PAGE_BYTES / moafs_disk::SECTOR) as u64)
+/// Returns the address of a page of a run.
+pub(crate) fn page_at(run: &SlotRun, index: usize) -> moafs_disk::Lba {
+    moafs_disk::Lba(run.at.0 + (index * PAGE_BYTES / moafs_disk::SECTOR) as u64)
 }
 
 pub(crate) fn tag(cause: Cause) -> Tag {

@@ -41,36 +41,36 @@ pub(crate) enum Side {
 
 /// Slots that lie together and are transferred in one request.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Piece {
+pub(crate) struct SlotRun {
     pub(crate) first: SlotNo,
     pub(crate) pages: u32,
     pub(crate) side: Side,
     pub(crate) at: Lba,
-    /// True if the piece is the slot that its page already has, to be written over.
+    /// True if the run is the slot that its page already has, to be written over.
     pub(crate) in_place: bool,
 }
 
-impl Piece {
+impl SlotRun {
     pub(crate) fn slots(&self) -> impl Iterator<Item = SlotNo> + use<> {
         (self.first.0..self.first.0 + self.pages).map(SlotNo)
     }
 }
 
-/// Pieces for the first of the pages that leave.
+/// Runs for the first of the pages that leave.
 pub(crate) struct Batch {
-    pieces: [Piece; BATCH_PAGES],
+    runs: [SlotRun; BATCH_PAGES],
     count: usize,
     pages: u32,
 }
 
 impl Batch {
     pub(crate) fn new() -> Batch {
-        let nowhere = Piece { first: SlotNo(0), pages: 0, side: Side::Home, at: Lba(0), in_place: false };
-        Batch { pieces: [nowhere; BATCH_PAGES], count: 0, pages: 0 }
+        let nowhere = SlotRun { first: SlotNo(0), pages: 0, side: Side::Home, at: Lba(0), in_place: false };
+        Batch { runs: [nowhere; BATCH_PAGES], count: 0, pages: 0 }
     }
 
-    pub(crate) fn pieces(&self) -> &[Piece] {
-        &self.pieces[..self.count]
+    pub(crate) fn runs(&self) -> &[SlotRun] {
+        &self.runs[..self.count]
     }
 
     pub(crate) fn pages(&self) -> usize {
@@ -81,10 +81,10 @@ impl Batch {
         self.count == 0
     }
 
-    fn push(&mut self, piece: Piece) {
-        self.pieces[self.count] = piece;
+    fn push(&mut self, run: SlotRun) {
+        self.runs[self.count] = run;
         self.count += 1;
-        self.pages += piece.pages;
+        self.pages += run.pages;
     }
 }
 
@@ -135,7 +135,7 @@ pub(crate) enum Reading {
     /// The page is being written over in its slot.
     Wait,
     /// Slots to read; the page is the one with this index.
-    Here { piece: Piece, index: u32 },
+    Here { run: SlotRun, index: u32 },
 }
 
 /// The free blocks that are to be given back.
@@ -191,7 +191,7 @@ impl State {
         Lba(block.0 * self.block_sectors)
     }
 
-    fn piece(&self, first: SlotNo, pages: u32) -> Piece {
+    fn run(&self, first: SlotNo, pages: u32) -> SlotRun {
         let block = match self.area_of(first) {
             Some((area, slot)) => Some(self.areas.block_of(area, slot)),
             None => self.traditional.block_of(first.0),
@@ -200,7 +200,7 @@ impl State {
             Some(block) => (Side::Home, self.sector(block)),
             None => (Side::Partition, Lba(Traditional::sector_of(first.0))),
         };
-        Piece { first, pages, side, at, in_place: false }
+        SlotRun { first, pages, side, at, in_place: false }
     }
 
     /// Frees a slot that has neither owner nor pin.
@@ -238,9 +238,9 @@ impl State {
         while batch.pages < count {
             let want = (count - batch.pages).min(self.request_pages);
             match self.step(want, head, now, may_grow) {
-                Ok(piece) => {
-                    piece.slots().for_each(|slot| self.map.pin(slot));
-                    batch.push(piece);
+                Ok(run) => {
+                    run.slots().for_each(|slot| self.map.pin(slot));
+                    batch.push(run);
                 }
                 Err(_) if !batch.is_empty() => return Assigned::Found,
                 Err(Assigned::Nothing) if purpose == Purpose::Out => {
@@ -255,7 +255,7 @@ impl State {
     }
 
     /// Takes one run of free slots, or returns the step that must come first.
-    fn step(&mut self, want: u32, head: Option<Head>, now: Time, may_grow: bool) -> Result<Piece, Assigned> {
+    fn step(&mut self, want: u32, head: Option<Head>, now: Time, may_grow: bool) -> Result<SlotRun, Assigned> {
         match self.choose(want, head, now) {
             Choice::Area(area) => self.take_in(area, want).ok_or(Assigned::Nothing),
             Choice::Create(group) => Err(Assigned::Create(group, want)),
@@ -272,16 +272,16 @@ impl State {
         search.next(want, head, areas, |group| possible && !avoid.contains(group, now))
     }
 
-    fn take_in(&mut self, area: AreaNo, want: u32) -> Option<Piece> {
+    fn take_in(&mut self, area: AreaNo, want: u32) -> Option<SlotRun> {
         let (slot, pages) = self.areas.take(area, want)?;
-        Some(self.piece(self.slot_in(area, slot), pages))
+        Some(self.run(self.slot_in(area, slot), pages))
     }
 
     /// Takes slots in the traditional swap space or, if it has none, in any area.
-    fn fall_back(&mut self, want: u32, may_grow: bool) -> Result<Piece, Assigned> {
+    fn fall_back(&mut self, want: u32, may_grow: bool) -> Result<SlotRun, Assigned> {
         if let Some((slot, pages)) = self.traditional.take(want) {
             self.traditional_idle_since = None;
-            return Ok(self.piece(SlotNo(slot), pages));
+            return Ok(self.run(SlotNo(slot), pages));
         }
         if may_grow && self.traditional.vacant() > 0 && self.can_have(self.granule) {
             return Err(Assigned::Grow);
@@ -344,7 +344,7 @@ impl State {
         self.map.pin(slot);
         self.map.part(slot);
         self.map.set_overwritten(slot, true);
-        batch.push(Piece { in_place: true, ..self.piece(slot, 1) });
+        batch.push(SlotRun { in_place: true, ..self.run(slot, 1) });
         Assigned::Found
     }
 
@@ -359,14 +359,14 @@ impl State {
         spoiled: &PageSet,
     ) {
         let mut index = 0;
-        for piece in batch.pieces() {
+        for run in batch.runs() {
             // True if the slot before was switched and its page left memory together with this one.
             let mut together = false;
-            for slot in piece.slots() {
+            for slot in run.slots() {
                 let mut joins_next = false;
                 if failed.contains(index) {
-                    self.withdraw(slot, piece.in_place, spoiled.contains(index));
-                } else if piece.in_place {
+                    self.withdraw(slot, run.in_place, spoiled.contains(index));
+                } else if run.in_place {
                     self.end_overwrite(slot);
                 } else if self.is_expected(pages(index), purpose, index) {
                     // Asked before the page leaves its old slot.
@@ -458,14 +458,14 @@ impl State {
         while end - first <= neighbours && self.map.is_joined(SlotNo(first)) && is_wanted(first - 1) {
             first -= 1;
         }
-        let piece = self.piece(SlotNo(first), end - first);
-        piece.slots().for_each(|slot| self.map.pin(slot));
-        Reading::Here { piece, index: slot.0 - first }
+        let run = self.run(SlotNo(first), end - first);
+        run.slots().for_each(|slot| self.map.pin(slot));
+        Reading::Here { run, index: slot.0 - first }
     }
 
     /// Removes the pins of a read that has ended.
-    pub(crate) fn end_read(&mut self, piece: &Piece) {
-        piece.slots().for_each(|slot| self.unpin(slot));
+    pub(crate) fn end_read(&mut self, run: &SlotRun) {
+        run.slots().for_each(|slot| self.unpin(slot));
     }
 
     /// Marks a group's areas as to be vacated, because a writer found no space there.
@@ -485,7 +485,7 @@ impl State {
     }
 
     /// Returns up to `max` pages of an area that is being vacated, in slots that lie together, and pins the slots.
-    pub(crate) fn next_migration(&mut self, max: u32) -> Option<Piece> {
+    pub(crate) fn next_migration(&mut self, max: u32) -> Option<SlotRun> {
         let leaving = |area: &AreaNo| self.areas.get(*area).leaving && self.areas.get(*area).used() > 0;
         let area = self.areas.oldest_first().find(leaving)?;
         let slots = self.areas.slots();
@@ -497,9 +497,9 @@ impl State {
         let first = (next..slots).chain(0..next).find(is_wanted)?;
         let end = (first..slots.min(first + max)).find(|slot| !is_wanted(slot)).unwrap_or(slots.min(first + max));
         self.migration_next = end;
-        let piece = self.piece(self.slot_in(area, first), end - first);
-        piece.slots().for_each(|slot| self.map.pin(slot));
-        Some(piece)
+        let run = self.run(self.slot_in(area, first), end - first);
+        run.slots().for_each(|slot| self.map.pin(slot));
+        Some(run)
     }
 
     /// Removes free blocks from their area, one run at a time: the caller gives them back to the volume and reports it

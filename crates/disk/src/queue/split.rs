@@ -88,24 +88,24 @@ pub(super) fn split(request: Request, limits: &Limits) -> (Vec<Request>, Assembl
 }
 
 /// A piece of memory: a buffer to read into or a page to write.
-trait Piece {
+trait MemoryPart {
     fn bytes(&self) -> usize;
 }
 
-impl Piece for Buf {
+impl MemoryPart for Buf {
     fn bytes(&self) -> usize {
         self.len()
     }
 }
 
-impl Piece for Page {
+impl MemoryPart for Page {
     fn bytes(&self) -> usize {
         self.len()
     }
 }
 
 /// Cuts the pieces that are larger than one maximum transfer.
-fn cut<P: Piece>(pieces: Vec<P>, bytes_max: usize, part: impl Fn(&P, std::ops::Range<usize>) -> P) -> Vec<P> {
+fn cut<P: MemoryPart>(pieces: Vec<P>, bytes_max: usize, part: impl Fn(&P, std::ops::Range<usize>) -> P) -> Vec<P> {
     if pieces.iter().all(|p| p.bytes() <= bytes_max) {
         return pieces;
     }
@@ -122,7 +122,7 @@ fn cut<P: Piece>(pieces: Vec<P>, bytes_max: usize, part: impl Fn(&P, std::ops::R
 }
 
 /// Packs pieces into as few requests as the limits allow, in order.
-fn packed<P: Piece>(pieces: Vec<P>, limits: &Limits) -> Vec<Vec<P>> {
+fn packed<P: MemoryPart>(pieces: Vec<P>, limits: &Limits) -> Vec<Vec<P>> {
     let mut requests = vec![Vec::new()];
     let mut bytes = 0;
     for piece in pieces {

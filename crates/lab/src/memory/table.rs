@@ -1,4 +1,4 @@
-//! The table of the processes' pages: their places, and the choice of the page to leave. Second
+//! The table of the processes' pages: their states, and the choice of the page to leave. Second
 //! chance, without time or devices.
 //!
 //! A page enters the queue when it comes; at the head of the queue it goes, or goes round once more
@@ -20,9 +20,9 @@ pub enum Access {
     Write,
 }
 
-/// The place of a page.
+/// The state of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Place {
+pub enum PageState {
     /// It has no contents: it reads as zeros.
     #[default]
     Nowhere,
@@ -38,7 +38,7 @@ pub enum Place {
 
 /// The result of an access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Found {
+pub enum Touched {
     /// The page was there.
     Hit,
     /// The page was there, and its copy outside has just become stale.
@@ -64,7 +64,7 @@ pub enum Victim {
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Page {
-    place: Place,
+    state: PageState,
     referenced: bool,
     dirty: bool,
     /// True if the copy on the swap equals the page in memory.
@@ -106,48 +106,48 @@ impl PageTable {
         self.looks
     }
 
-    /// Returns the place of a page.
-    pub fn place(&self, page: u32) -> Place {
-        self.pages[page as usize].place
+    /// Returns the state of a page.
+    pub fn state(&self, page: u32) -> PageState {
+        self.pages[page as usize].state
     }
 
     /// Records a program's access to a page and returns the result.
-    pub fn touch(&mut self, page: u32, access: Access) -> Found {
+    pub fn touch(&mut self, page: u32, access: Access) -> Touched {
         let page = &mut self.pages[page as usize];
-        match page.place {
-            Place::Resident | Place::Leaving => {
+        match page.state {
+            PageState::Resident | PageState::Leaving => {
                 page.referenced = true;
                 if access == Access::Read {
-                    return Found::Hit;
+                    return Touched::Hit;
                 }
                 page.dirty = true;
                 let was_copied = std::mem::take(&mut page.copied);
-                if was_copied && page.place == Place::Resident { Found::Stale } else { Found::Hit }
+                if was_copied && page.state == PageState::Resident { Touched::Stale } else { Touched::Hit }
             }
-            Place::Coming => Found::Coming,
-            Place::Out => Found::Fault(true),
-            Place::Nowhere => Found::Fault(false),
+            PageState::Coming => Touched::Coming,
+            PageState::Out => Touched::Fault(true),
+            PageState::Nowhere => Touched::Fault(false),
         }
     }
 
     /// Gives a frame to a page, which is on its way in from now on.
     pub fn begin_in(&mut self, page: u32) {
-        debug_assert!(matches!(self.place(page), Place::Out | Place::Nowhere));
-        self.pages[page as usize].place = Place::Coming;
+        debug_assert!(matches!(self.state(page), PageState::Out | PageState::Nowhere));
+        self.pages[page as usize].state = PageState::Coming;
         self.frames += 1;
     }
 
     /// Completes a page-in for a task that is about to use the page. `copied`: the copy on the swap
     /// stays valid.
     pub fn end_in(&mut self, page: u32, copied: bool, now: Time) {
-        debug_assert_eq!(self.place(page), Place::Coming);
+        debug_assert_eq!(self.state(page), PageState::Coming);
         self.arrive(page, copied, now);
     }
 
     /// Adds a neighbour that came along unrequested. Returns false if it is in memory already, or
     /// has no contents.
     pub fn bring(&mut self, page: u32, now: Time) -> bool {
-        if self.place(page) != Place::Out {
+        if self.state(page) != PageState::Out {
             return false;
         }
         self.frames += 1;
@@ -157,7 +157,7 @@ impl PageTable {
 
     fn arrive(&mut self, page: u32, copied: bool, now: Time) {
         let stamp = self.pages[page as usize].stamp.wrapping_add(1);
-        self.pages[page as usize] = Page { place: Place::Resident, referenced: false, dirty: false, copied, stamp };
+        self.pages[page as usize] = Page { state: PageState::Resident, referenced: false, dirty: false, copied, stamp };
         self.queue.push_back(Queued { page, stamp, since: now });
     }
 
@@ -174,7 +174,7 @@ impl PageTable {
 
     fn is_current(&self, queued: &Queued) -> bool {
         let page = &self.pages[queued.page as usize];
-        page.stamp == queued.stamp && page.place == Place::Resident
+        page.stamp == queued.stamp && page.state == PageState::Resident
     }
 
     /// Looks at the page at the head of the queue, and drops it if it is clean and unused.
@@ -192,7 +192,7 @@ impl PageTable {
         if page.dirty {
             return Victim::Dirty(head.page);
         }
-        page.place = if page.copied { Place::Out } else { Place::Nowhere };
+        page.state = if page.copied { PageState::Out } else { PageState::Nowhere };
         self.frames -= 1;
         Victim::Dropped
     }
@@ -203,13 +203,13 @@ impl PageTable {
         let window = page / cluster * cluster..(page / cluster + 1) * cluster;
         let fits = |at: &u32| {
             let page = self.pages.get(*at as usize);
-            page.is_some_and(|page| page.place == Place::Resident && page.dirty && !page.referenced)
+            page.is_some_and(|page| page.state == PageState::Resident && page.dirty && !page.referenced)
         };
         let first = (window.start..page).rev().take_while(&fits).last().unwrap_or(page);
         let last = (page + 1..window.end).take_while(&fits).last().unwrap_or(page);
         for at in first..=last {
             let page = &mut self.pages[at as usize];
-            page.place = Place::Leaving;
+            page.state = PageState::Leaving;
             page.dirty = false;
             page.copied = true;
         }
@@ -224,18 +224,18 @@ impl PageTable {
         let mut stale = Vec::new();
         for at in pages {
             let page = &mut self.pages[at as usize];
-            if page.place != Place::Leaving || !page.copied {
+            if page.state != PageState::Leaving || !page.copied {
                 stale.push(at);
             }
-            if page.place != Place::Leaving {
+            if page.state != PageState::Leaving {
                 continue;
             }
             if page.referenced {
-                page.place = Place::Resident;
+                page.state = PageState::Resident;
                 page.stamp = page.stamp.wrapping_add(1);
                 self.queue.push_back(Queued { page: at, stamp: page.stamp, since: now });
             } else {
-                page.place = Place::Out;
+                page.state = PageState::Out;
                 self.frames -= 1;
             }
         }
@@ -246,8 +246,8 @@ impl PageTable {
     /// because a task waits for them.
     pub fn release(&mut self, pages: Range<u32>) {
         for page in &mut self.pages[pages.start as usize..pages.end as usize] {
-            debug_assert_ne!(page.place, Place::Coming);
-            self.frames -= u64::from(matches!(page.place, Place::Resident | Place::Leaving));
+            debug_assert_ne!(page.state, PageState::Coming);
+            self.frames -= u64::from(matches!(page.state, PageState::Resident | PageState::Leaving));
             *page = Page { stamp: page.stamp.wrapping_add(1), ..Page::default() };
         }
     }
@@ -308,13 +308,13 @@ mod tests {
             for _ in 0..20_000 {
                 let page = rng.random_range(0..40_u32).min(rng.random_range(0..40));
                 let access = if rng.random_range(0..3) == 0 { Access::Write } else { Access::Read };
-                if let Found::Fault(was_out) = table.touch(page, access) {
+                if let Touched::Fault(was_out) = table.touch(page, access) {
                     fault(&mut table, frames as u64, page, was_out, 1);
                     table.touch(page, access);
                     faults += 1;
                 }
                 textbook.touch(page);
-                let there = |page: u32| table.place(page) == Place::Resident;
+                let there = |page: u32| table.state(page) == PageState::Resident;
                 assert!((0..40).all(|page| there(page) == textbook.queue.iter().any(|(at, _)| *at == page)));
             }
             assert_eq!(faults, textbook.faults);
@@ -346,9 +346,9 @@ mod tests {
         table.look(Time(0));
         table.look(Time(0));
         let leaving = table.begin_out(0, 4);
-        assert_eq!(table.touch(1, Access::Write), Found::Hit);
+        assert_eq!(table.touch(1, Access::Write), Touched::Hit);
         assert_eq!(table.end_out(leaving, Time(5)), [1]);
-        assert_eq!((table.place(0), table.place(1), table.frames()), (Place::Out, Place::Resident, 1));
+        assert_eq!((table.state(0), table.state(1), table.frames()), (PageState::Out, PageState::Resident, 1));
         assert_eq!(table.look(Time(6)), Victim::Again);
         assert_eq!(table.look(Time(6)), Victim::Dirty(1), "it was written to after its copy was made");
     }
@@ -361,13 +361,13 @@ mod tests {
         table.look(Time(0));
         let leaving = table.begin_out(0, 4);
         table.end_out(leaving, Time(0));
-        assert_eq!(table.touch(0, Access::Read), Found::Fault(true));
+        assert_eq!(table.touch(0, Access::Read), Touched::Fault(true));
         assert!(table.bring(0, Time(1)) && !table.bring(0, Time(1)));
         assert_eq!(table.look(Time(1)), Victim::Dropped, "nobody used it, and it is outside");
         assert!(table.bring(0, Time(2)));
-        assert_eq!(table.touch(0, Access::Write), Found::Stale);
-        assert_eq!(table.touch(0, Access::Write), Found::Hit);
+        assert_eq!(table.touch(0, Access::Write), Touched::Stale);
+        assert_eq!(table.touch(0, Access::Write), Touched::Hit);
         table.release(0..4);
-        assert_eq!((table.place(0), table.frames(), table.coldest()), (Place::Nowhere, 0, None));
+        assert_eq!((table.state(0), table.frames(), table.coldest()), (PageState::Nowhere, 0, None));
     }
 }

@@ -170,30 +170,30 @@ fn span(index: usize) -> Range<usize> {
 
 /// A piece of a request: whole pages, or a part of one.
 #[derive(Debug, PartialEq, Eq)]
-enum Piece {
+enum RequestPart {
     /// First page and number of whole pages, at most [`REQUEST_PAGES_MAX`].
     Whole(PageNo, usize),
     /// Page and its bytes.
     Part(PageNo, Range<usize>),
 }
 
-impl Piece {
+impl RequestPart {
     /// Returns the first piece of `len` bytes, at least one, from `offset` on, all within the file.
-    fn first(offset: u64, len: u64) -> Piece {
+    fn first(offset: u64, len: u64) -> RequestPart {
         let page = PageNo((offset / PAGE_BYTES as u64) as u32);
         let within = (offset % PAGE_BYTES as u64) as usize;
         let whole = usize::try_from(len / PAGE_BYTES as u64).unwrap_or(usize::MAX);
         if within == 0 && whole > 0 {
-            return Piece::Whole(page, whole.min(REQUEST_PAGES_MAX));
+            return RequestPart::Whole(page, whole.min(REQUEST_PAGES_MAX));
         }
         let end = usize::try_from(len).unwrap_or(usize::MAX).saturating_add(within).min(PAGE_BYTES);
-        Piece::Part(page, within..end)
+        RequestPart::Part(page, within..end)
     }
 
     fn bytes(&self) -> usize {
         match self {
-            Piece::Whole(_, pages) => pages * PAGE_BYTES,
-            Piece::Part(_, part) => part.len(),
+            RequestPart::Whole(_, pages) => pages * PAGE_BYTES,
+            RequestPart::Part(_, part) => part.len(),
         }
     }
 }
@@ -218,12 +218,12 @@ impl<P: Pages> FileSystem for SwapFile<P> {
         let mut rest = &mut out[..len];
         let mut at = offset;
         while !rest.is_empty() {
-            let piece = Piece::first(at, rest.len() as u64);
+            let piece = RequestPart::first(at, rest.len() as u64);
             let (here, after) = rest.split_at_mut(piece.bytes());
             at += here.len() as u64;
             match piece {
-                Piece::Whole(first, _) => self.read_pages(first, here)?,
-                Piece::Part(page, part) => {
+                RequestPart::Whole(first, _) => self.read_pages(first, here)?,
+                RequestPart::Part(page, part) => {
                     let mut bytes = Buf::scratch(PAGE_BYTES);
                     self.read_pages(page, &mut bytes)?;
                     here.copy_from_slice(&bytes[part]);
@@ -243,12 +243,12 @@ impl<P: Pages> FileSystem for SwapFile<P> {
         let mut rest = &data[..len];
         let mut at = offset;
         while !rest.is_empty() {
-            let piece = Piece::first(at, rest.len() as u64);
+            let piece = RequestPart::first(at, rest.len() as u64);
             let (here, after) = rest.split_at(piece.bytes());
             at += here.len() as u64;
             match piece {
-                Piece::Whole(first, _) => self.write_pages(first, here)?,
-                Piece::Part(page, part) => self.change_part(page, |bytes| bytes[part].copy_from_slice(here))?,
+                RequestPart::Whole(first, _) => self.write_pages(first, here)?,
+                RequestPart::Part(page, part) => self.change_part(page, |bytes| bytes[part].copy_from_slice(here))?,
             }
             rest = after;
         }
@@ -273,9 +273,9 @@ impl<P: Pages> FileSystem for SwapFile<P> {
                 at = pages.end * PAGE_BYTES as u64;
                 continue;
             }
-            let piece = Piece::first(at, end - at);
+            let piece = RequestPart::first(at, end - at);
             at += piece.bytes() as u64;
-            if let Piece::Part(page, part) = piece {
+            if let RequestPart::Part(page, part) = piece {
                 self.change_part(page, |bytes| bytes[part].fill(0))?;
             }
         }

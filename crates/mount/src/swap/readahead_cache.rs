@@ -17,7 +17,7 @@ const PAGES: usize = 256;
 pub(crate) struct Beside(Mutex<Cache>);
 
 struct Cache {
-    places: Box<[Place; PAGES]>,
+    places: Box<[CacheLine; PAGES]>,
     window: Window,
 }
 
@@ -56,7 +56,7 @@ impl Window {
 }
 
 /// The one place for all pages whose numbers are equal modulo [`PAGES`].
-struct Place {
+struct CacheLine {
     page: Option<PageNo>,
     bytes: [u8; PAGE_BYTES],
     changes: u32,
@@ -70,7 +70,8 @@ pub(crate) struct Moment {
 
 impl Beside {
     pub(crate) fn new() -> Beside {
-        let places: Vec<Place> = (0..PAGES).map(|_| Place { page: None, bytes: [0; PAGE_BYTES], changes: 0 }).collect();
+        let places: Vec<CacheLine> =
+            (0..PAGES).map(|_| CacheLine { page: None, bytes: [0; PAGE_BYTES], changes: 0 }).collect();
         let Ok(places) = places.into_boxed_slice().try_into() else { unreachable!("so many were made") };
         Beside(Mutex::new(Cache { places, window: Window { pages: WINDOW_START, used: 0, wasted: 0 } }))
     }
@@ -119,7 +120,7 @@ impl Beside {
     }
 }
 
-impl Place {
+impl CacheLine {
     /// Counts a change. Returns 1 if it dropped the page that was here, else 0.
     fn change(&mut self, which: impl Fn(PageNo) -> bool) -> u32 {
         self.changes = self.changes.wrapping_add(1);

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use moafs_workload::Pattern;
 
-use super::place::{BLOCK_BYTES, Place};
+use super::environment::{BLOCK_BYTES, Environment};
 use crate::contents::BYTES_MAX;
 use crate::error::{PeersError, Result};
 
@@ -21,45 +21,45 @@ const REWRITTEN_PIECES: u64 = 64;
 const REWRITES: u64 = 4096;
 
 /// Makes the files and lets them grow in turn.
-pub(super) fn append(place: &Place<'_>) -> Result<u64> {
-    let paths: Vec<PathBuf> = (0..APPENDED_FILES).map(|number| place.path(&format!("log-{number:02}"))).collect();
-    let mut files: Vec<File> = paths.iter().map(|path| place.create_new(path)).collect::<Result<_>>()?;
-    let pieces = place.count(APPENDED_PIECES);
+pub(super) fn append(env: &Environment<'_>) -> Result<u64> {
+    let paths: Vec<PathBuf> = (0..APPENDED_FILES).map(|number| env.path(&format!("log-{number:02}"))).collect();
+    let mut files: Vec<File> = paths.iter().map(|path| env.create_new(path)).collect::<Result<_>>()?;
+    let pieces = env.count(APPENDED_PIECES);
     for piece in 0..pieces {
-        place.interrupt.check()?;
+        env.interrupt.check()?;
         for (file, path) in files.iter_mut().zip(&paths) {
-            let written = file.write_all(place.contents.of(piece, APPENDED_BYTES));
+            let written = file.write_all(env.contents.of(piece, APPENDED_BYTES));
             written.map_err(PeersError::host("appending to", path))?;
         }
     }
     Ok(APPENDED_FILES as u64 * pieces * APPENDED_BYTES)
 }
 
-fn rewritten(place: &Place<'_>) -> PathBuf {
-    place.path("image")
+fn rewritten(env: &Environment<'_>) -> PathBuf {
+    env.path("image")
 }
 
 /// Makes the file that is rewritten.
-pub(super) fn prepare_rewrite(place: &Place<'_>) -> Result<()> {
-    let path = rewritten(place);
-    let mut file = place.create_new(&path)?;
-    (0..place.count(REWRITTEN_PIECES)).try_for_each(|piece| {
-        place.interrupt.check()?;
-        file.write_all(place.contents.of(piece, BYTES_MAX)).map_err(PeersError::host("writing", &path))
+pub(super) fn prepare_rewrite(env: &Environment<'_>) -> Result<()> {
+    let path = rewritten(env);
+    let mut file = env.create_new(&path)?;
+    (0..env.count(REWRITTEN_PIECES)).try_for_each(|piece| {
+        env.interrupt.check()?;
+        file.write_all(env.contents.of(piece, BYTES_MAX)).map_err(PeersError::host("writing", &path))
     })
 }
 
 /// Overwrites single blocks of the file, all equally likely, then syncs it once.
-pub(super) fn rewrite(place: &Place<'_>) -> Result<u64> {
-    let path = rewritten(place);
+pub(super) fn rewrite(env: &Environment<'_>) -> Result<u64> {
+    let path = rewritten(env);
     let file = OpenOptions::new().write(true).open(&path).map_err(PeersError::host("opening", &path))?;
-    let blocks = (place.count(REWRITTEN_PIECES) * BYTES_MAX / BLOCK_BYTES) as usize;
-    let mut drawing = Pattern::Uniform.drawing(blocks, place.seed_of(8));
+    let blocks = (env.count(REWRITTEN_PIECES) * BYTES_MAX / BLOCK_BYTES) as usize;
+    let mut drawing = Pattern::Uniform.drawing(blocks, env.seed_of(8));
     let mut written = BTreeSet::new();
-    for number in 0..place.count(REWRITES) {
-        place.interrupt.check()?;
+    for number in 0..env.count(REWRITES) {
+        env.interrupt.check()?;
         let block = drawing.next();
-        let data = place.contents.of(number, BLOCK_BYTES);
+        let data = env.contents.of(number, BLOCK_BYTES);
         file.write_all_at(data, block as u64 * BLOCK_BYTES).map_err(PeersError::host("writing", &path))?;
         written.insert(block);
     }
@@ -74,12 +74,12 @@ mod tests {
 
     #[test]
     fn files_grow_by_what_is_appended_and_a_rewritten_one_keeps_its_size() {
-        on_the_host(|place| {
-            let appended = append(place).unwrap();
-            assert_eq!(bytes_below(place.root), appended);
-            prepare_rewrite(place).unwrap();
-            assert!((1..=place.count(REWRITES) * BLOCK_BYTES).contains(&rewrite(place).unwrap()));
-            assert_eq!(bytes_below(place.root), appended + place.count(REWRITTEN_PIECES) * BYTES_MAX);
+        on_the_host(|env| {
+            let appended = append(env).unwrap();
+            assert_eq!(bytes_below(env.root), appended);
+            prepare_rewrite(env).unwrap();
+            assert!((1..=env.count(REWRITES) * BLOCK_BYTES).contains(&rewrite(env).unwrap()));
+            assert_eq!(bytes_below(env.root), appended + env.count(REWRITTEN_PIECES) * BYTES_MAX);
         });
     }
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use moafs_workload::{Aging, AgingStep, Append, File, Postmark, Sizes, Step};
 
-use super::place::{BLOCK_BYTES, COPY_BYTES, Place, list, whole_blocks};
+use super::environment::{BLOCK_BYTES, COPY_BYTES, Environment, list, whole_blocks};
 use crate::error::Result;
 
 /// Directories, files and transactions of Postmark: the paper's.
@@ -20,49 +20,49 @@ const AGED_SYNCS: u64 = 100;
 
 /// A program that works on files of a pool.
 struct User<'a> {
-    place: &'a Place<'a>,
+    env: &'a Environment<'a>,
     prefix: &'static str,
     buffer: Vec<u8>,
 }
 
 impl<'a> User<'a> {
     /// Makes the directories.
-    fn new(place: &'a Place<'a>, prefix: &'static str, directories: u64) -> Result<User<'a>> {
+    fn new(env: &'a Environment<'a>, prefix: &'static str, directories: u64) -> Result<User<'a>> {
         for directory in 0..directories {
-            place.make_dir(&place.path(&format!("{prefix}-{directory:03}")))?;
+            env.make_dir(&env.path(&format!("{prefix}-{directory:03}")))?;
         }
-        Ok(User { place, prefix, buffer: vec![0; COPY_BYTES] })
+        Ok(User { env, prefix, buffer: vec![0; COPY_BYTES] })
     }
 
     fn path(&self, file: File) -> PathBuf {
-        self.place.path(&format!("{}-{:03}/{:06}", self.prefix, file.dir, file.number))
+        self.env.path(&format!("{}-{:03}/{:06}", self.prefix, file.dir, file.number))
     }
 
     fn carry_out(&mut self, step: Step) -> Result<()> {
         match step {
-            Step::Create(file) => self.place.write_new(&self.path(file), file.number, file.bytes).map(drop),
-            Step::Read(file) => self.place.read(&self.path(file), &mut self.buffer).map(drop),
-            Step::Append { file, bytes } => self.place.append(&self.path(file), file.number, bytes),
-            Step::Delete(file) => self.place.remove(&self.path(file)),
+            Step::Create(file) => self.env.write_new(&self.path(file), file.number, file.bytes).map(drop),
+            Step::Read(file) => self.env.read(&self.path(file), &mut self.buffer).map(drop),
+            Step::Append { file, bytes } => self.env.append(&self.path(file), file.number, bytes),
+            Step::Delete(file) => self.env.remove(&self.path(file)),
         }
     }
 }
 
 /// Runs Postmark with these sizes. Returns the bytes of the files that are left: what was read may have been cached,
 /// and the files deleted may never have been written.
-pub(super) fn postmark(place: &Place<'_>, sizes: Sizes) -> Result<u64> {
-    let directories = place.directories(POSTMARK_DIRECTORIES);
+pub(super) fn postmark(env: &Environment<'_>, sizes: Sizes) -> Result<u64> {
+    let directories = env.directories(POSTMARK_DIRECTORIES);
     let postmark = Postmark {
-        files: place.count(POSTMARK_FILES),
+        files: env.count(POSTMARK_FILES),
         directories,
         sizes,
-        transactions: place.count(POSTMARK_TRANSACTIONS),
+        transactions: env.count(POSTMARK_TRANSACTIONS),
         bias_read: 5,
         bias_create: 5,
         append: Append::Block(BLOCK_BYTES),
-        seed: place.seed_of(5),
+        seed: env.seed_of(5),
     };
-    let mut user = User::new(place, "postmark", directories)?;
+    let mut user = User::new(env, "postmark", directories)?;
     let mut run = postmark.start();
     run.fill().try_for_each(|step| user.carry_out(step))?;
     run.transactions().flatten().try_for_each(|step| user.carry_out(step))?;
@@ -70,36 +70,36 @@ pub(super) fn postmark(place: &Place<'_>, sizes: Sizes) -> Result<u64> {
 }
 
 /// Ages the volume, with syncs on the way.
-pub(super) fn age(place: &Place<'_>) -> Result<()> {
-    let directories = place.directories(AGED_DIRECTORIES);
+pub(super) fn age(env: &Environment<'_>) -> Result<()> {
+    let directories = env.directories(AGED_DIRECTORIES);
     let aging = Aging {
-        files: place.count(AGED_FILES),
+        files: env.count(AGED_FILES),
         directories,
         sizes: AGED_SIZES,
         append_bytes: BLOCK_BYTES,
         turnover: AGED_TURNOVER,
         syncs: AGED_SYNCS,
-        seed: place.seed_of(6),
+        seed: env.seed_of(6),
     };
-    let mut user = User::new(place, "aged", directories)?;
+    let mut user = User::new(env, "aged", directories)?;
     aging.start().try_for_each(|step| match step {
         AgingStep::Step(step) => user.carry_out(step),
-        AgingStep::Sync => place.sync(),
+        AgingStep::Sync => env.sync(),
     })
 }
 
 /// Reads the aged files, directory by directory, in the order of names.
-pub(super) fn read_aged(place: &Place<'_>) -> Result<u64> {
+pub(super) fn read_aged(env: &Environment<'_>) -> Result<u64> {
     let mut buffer = vec![0; COPY_BYTES];
     let mut bytes = 0;
-    let mut directories = list(place.root)?;
+    let mut directories = list(env.root)?;
     directories.retain(|(path, _)| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("aged-")));
     directories.sort();
     for (directory, _) in directories {
         let mut files = list(&directory)?;
         files.sort();
         for (path, _) in files {
-            bytes += whole_blocks(place.read(&path, &mut buffer)?);
+            bytes += whole_blocks(env.read(&path, &mut buffer)?);
         }
     }
     Ok(bytes)
@@ -112,9 +112,9 @@ mod tests {
 
     #[test]
     fn what_postmark_leaves_is_what_it_says() {
-        on_the_host(|place| {
-            let left = postmark(place, Sizes::FSL).unwrap();
-            assert_eq!(bytes_below(place.root), left);
+        on_the_host(|env| {
+            let left = postmark(env, Sizes::FSL).unwrap();
+            assert_eq!(bytes_below(env.root), left);
         });
     }
 
@@ -122,9 +122,9 @@ mod tests {
     fn the_same_seed_makes_the_same_files() {
         let mut bytes = Vec::new();
         for _ in 0..2 {
-            on_the_host(|place| {
-                age(place).unwrap();
-                bytes.push(read_aged(place).unwrap());
+            on_the_host(|env| {
+                age(env).unwrap();
+                bytes.push(read_aged(env).unwrap());
             });
         }
         assert_eq!(bytes[0], bytes[1]);

@@ -6,16 +6,16 @@ use std::path::{Path, PathBuf};
 use rand::SeedableRng;
 use rand_pcg::Pcg64Mcg;
 
-use super::place::{Place, list, whole_blocks};
+use super::environment::{Environment, list, whole_blocks};
 use crate::contents::Contents;
 use crate::machine::Interrupt;
 
 /// Runs `what` on a small scale in a directory of the host.
-pub(super) fn on_the_host(what: impl FnOnce(&Place<'_>)) {
+pub(super) fn on_the_host(what: impl FnOnce(&Environment<'_>)) {
     let dir = tempfile::tempdir().unwrap();
     let contents = Contents::new(&mut Pcg64Mcg::seed_from_u64(7));
     let interrupt = Interrupt::default();
-    what(&Place { root: dir.path(), scale: 0.01, seed: 7, contents: &contents, interrupt: &interrupt });
+    what(&Environment { root: dir.path(), scale: 0.01, seed: 7, contents: &contents, interrupt: &interrupt });
 }
 
 fn paths_below(path: &Path) -> Vec<PathBuf> {

@@ -190,7 +190,7 @@ impl Family for F2fs {
 const FILES_DUMPED: usize = 12;
 
 fn same_names(
-    names: &BTreeSet<fsck_f2fs::Place>,
+    names: &BTreeSet<fsck_f2fs::NamedInode>,
     model: &Model,
     inos: &BTreeMap<NodeId, Ino>,
 ) -> std::result::Result<(), String> {
@@ -206,8 +206,8 @@ fn same_names(
             should.insert((path, inos[child].0));
         }
     }
-    let is_checkers = |(path, _): &&fsck_f2fs::Place| path[0].as_bytes() == tree::LOST_AND_FOUND;
-    let is: BTreeSet<fsck_f2fs::Place> = names.iter().filter(|place| !is_checkers(place)).cloned().collect();
+    let is_checkers = |(path, _): &&fsck_f2fs::NamedInode| path[0].as_bytes() == tree::LOST_AND_FOUND;
+    let is: BTreeSet<fsck_f2fs::NamedInode> = names.iter().filter(|place| !is_checkers(place)).cloned().collect();
     match should.symmetric_difference(&is).next() {
         None => Ok(()),
         Some((path, ino)) => Err(format!("fsck.f2fs and the model disagree about {} (inode {ino})", path.join("/"))),

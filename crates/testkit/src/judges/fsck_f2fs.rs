@@ -101,17 +101,17 @@ fn run_once(image: &Path) -> Option<FsckVerdict> {
 }
 
 /// A name with the directories that lead to it, and the inode number it leads to.
-pub type Place = (Vec<String>, u64);
+pub type NamedInode = (Vec<String>, u64);
 
 /// Returns all names on an image, as fsck.f2fs finds them; `None` if the tool is not installed.
-pub fn names(image: &Path) -> Option<BTreeSet<Place>> {
+pub fn names(image: &Path) -> Option<BTreeSet<NamedInode>> {
     let image = image.to_str().expect("test paths are text");
     let ended = tools::run_answered("fsck.f2fs", &["-t", "--dry-run", image], NO_TO_ALL, &tools::scratch())?;
     Some(names_in(&ended.text))
 }
 
 /// Parses the tree that `-t` draws: `|   |-- NAME <ino = 0x7>, <encrypted (0)>`.
-fn names_in(text: &str) -> BTreeSet<Place> {
+fn names_in(text: &str) -> BTreeSet<NamedInode> {
     let mut names = BTreeSet::new();
     let mut path: Vec<String> = Vec::new();
     for line in text.lines() {

@@ -27,7 +27,7 @@ struct Zone {
 
 /// The position of a sector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
+pub struct SectorPosition {
     /// The cylinder, counted from the outermost.
     pub cylinder: u32,
     /// The number of the surface.
@@ -66,7 +66,7 @@ impl Geometry {
     }
 
     /// Returns the position of a sector. It must be one that the zones hold.
-    pub fn locate(&self, at: Lba) -> Place {
+    pub fn locate(&self, at: Lba) -> SectorPosition {
         let zone = &self.zones[self.zones.partition_point(|z| z.first_lba <= at.0) - 1];
         let track_sectors = u64::from(zone.track_sectors);
         let heads = u64::from(self.heads);
@@ -75,7 +75,7 @@ impl Geometry {
         // Each cylinder adds the skews of its crossings from head to head, and the step to the next.
         let crossings = head + (heads - 1) * cylinder;
         let slot = (crossings * zone.track_skew + cylinder * zone.cylinder_skew + sector) % track_sectors;
-        Place {
+        SectorPosition {
             cylinder: zone.first_cylinder + cylinder as u32,
             head: head as u32,
             sector: sector as u32,
@@ -91,7 +91,7 @@ impl Geometry {
     }
 
     /// Returns the nanoseconds from `now` until the start of `place` is under the head.
-    pub fn latency_ns(&self, now_ns: u64, place: &Place) -> u64 {
+    pub fn latency_ns(&self, now_ns: u64, place: &SectorPosition) -> u64 {
         let angle_ns = self.angle_ns(u64::from(place.slot), place.track_sectors);
         let turned_ns = now_ns % self.rotation_ns;
         if angle_ns >= turned_ns { angle_ns - turned_ns } else { angle_ns + self.rotation_ns - turned_ns }
@@ -99,7 +99,7 @@ impl Geometry {
 
     /// Returns the nanoseconds in which `sectors` from `place` on (at most a track) pass under the head. Exactly the
     /// difference of slot angles, so that an access that continues at the next sector has a latency of zero.
-    pub fn passing_ns(&self, place: &Place, sectors: u32) -> u64 {
+    pub fn passing_ns(&self, place: &SectorPosition, sectors: u32) -> u64 {
         let track = u64::from(place.track_sectors);
         let (from, to) = (u64::from(place.slot), u64::from(place.slot) + u64::from(sectors));
         let start_ns = self.angle_ns(from, place.track_sectors);
@@ -112,7 +112,7 @@ impl Geometry {
 
     /// Returns how many whole sectors from `place` on, at most `sectors`, have passed after
     /// `elapsed_ns`.
-    pub fn passed(&self, place: &Place, sectors: u32, elapsed_ns: u64) -> u32 {
+    pub fn passed(&self, place: &SectorPosition, sectors: u32, elapsed_ns: u64) -> u32 {
         let estimate = u128::from(elapsed_ns) * u128::from(place.track_sectors) / u128::from(self.rotation_ns);
         let mut passed = estimate.min(u128::from(sectors)) as u32;
         while passed < sectors && self.passing_ns(place, passed + 1) <= elapsed_ns {

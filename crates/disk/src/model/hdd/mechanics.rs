@@ -4,7 +4,7 @@
 //! the head switch; before a write the head settles.
 
 use super::super::parameter::{Unsound, ms_to_ns};
-use super::geometry::{Geometry, Place};
+use super::geometry::{Geometry, SectorPosition};
 use super::seek::SeekCurve;
 use super::spec::HddSpec;
 use crate::Lba;
@@ -53,8 +53,8 @@ impl Access {
 
 /// The part of an access that lies on one track.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Piece {
-    pub(super) place: Place,
+pub(super) struct TrackPart {
+    pub(super) place: SectorPosition,
     pub(super) sectors: u32,
     pub(super) move_ns: u64,
     pub(super) latency_ns: u64,
@@ -87,7 +87,7 @@ impl Mechanics {
         Lba(self.last_end)
     }
 
-    fn move_ns(&self, to: &Place, write: bool) -> u64 {
+    fn move_ns(&self, to: &SectorPosition, write: bool) -> u64 {
         let cylinders = self.arm.cylinder.abs_diff(to.cylinder);
         let switch_ns = if self.arm.head == to.head { 0 } else { self.head_switch_ns };
         let move_ns = self.seek.ns(cylinders).max(switch_ns);
@@ -117,16 +117,16 @@ impl Mechanics {
     }
 
     /// Computes the first piece of an access, without performing it.
-    pub(super) fn piece(&self, now_ns: u64, at: Lba, sectors: u64, write: bool) -> Piece {
+    pub(super) fn piece(&self, now_ns: u64, at: Lba, sectors: u64, write: bool) -> TrackPart {
         let place = self.geometry.locate(at);
         let move_ns = self.move_ns(&place, write);
         let latency_ns = self.geometry.latency_ns(now_ns + move_ns, &place);
         let on_track = u64::from(place.track_sectors - place.sector);
-        Piece { place, sectors: sectors.min(on_track) as u32, move_ns, latency_ns }
+        TrackPart { place, sectors: sectors.min(on_track) as u32, move_ns, latency_ns }
     }
 
     /// Moves the arm to where `sectors` of a piece that began at `at` end.
-    pub(super) fn follow(&mut self, piece: &Piece, at: Lba, sectors: u32) {
+    pub(super) fn follow(&mut self, piece: &TrackPart, at: Lba, sectors: u32) {
         self.arm = Arm { cylinder: piece.place.cylinder, head: piece.place.head };
         self.last_end = at.0 + u64::from(sectors);
     }

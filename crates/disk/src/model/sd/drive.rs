@@ -48,7 +48,7 @@ struct Stream {
 
 /// The part of a command that concerns one page.
 #[derive(Debug, Clone, Copy)]
-struct Piece {
+struct PagePart {
     page: u32,
     start: u64,
     end: u64,
@@ -58,7 +58,7 @@ struct Piece {
     to_end: bool,
 }
 
-impl Piece {
+impl PagePart {
     fn bytes(&self) -> u64 {
         (self.end - self.start) * SECTOR as u64
     }
@@ -137,13 +137,13 @@ impl SdDrive {
         service
     }
 
-    fn pieces(&self, command: &Command) -> impl Iterator<Item = Piece> + use<> {
+    fn pieces(&self, command: &Command) -> impl Iterator<Item = PagePart> + use<> {
         let (at, end, page_sectors, last) = (command.at.0, command.end(), self.page_sectors, self.sectors);
         (at / page_sectors..end.div_ceil(page_sectors)).map(move |page| {
             let page_start = page * page_sectors;
             let page_end = (page_start + page_sectors).min(last);
             let (start, end) = (at.max(page_start), end.min(page_end));
-            Piece { page: page as u32, start, end, from_start: start == page_start, to_end: end == page_end }
+            PagePart { page: page as u32, start, end, from_start: start == page_start, to_end: end == page_end }
         })
     }
 
@@ -187,7 +187,7 @@ impl SdDrive {
 
     /// Collects or programs part of a page or a whole one; returns the last chip operation, if any
     /// was needed.
-    fn take(&mut self, piece: Piece, ready_ns: u64) -> Option<Op> {
+    fn take(&mut self, piece: PagePart, ready_ns: u64) -> Option<Op> {
         let same_page = self.stream.page == piece.page;
         let goes_on = same_page && !piece.from_start && self.stream.end == piece.start;
         let replaces = same_page && piece.is_whole();
@@ -227,7 +227,7 @@ impl SdDrive {
             return ready_ns;
         }
         let finished_ns = self.program_collected(ready_ns).map_or(ready_ns, |op| op.ends_ns);
-        for piece in self.pieces(command).filter(Piece::is_whole) {
+        for piece in self.pieces(command).filter(PagePart::is_whole) {
             self.units.trim(piece.page, &mut self.chips);
         }
         finished_ns

@@ -98,7 +98,7 @@ impl Ftl {
 
 /// The part of a command that concerns one page.
 #[derive(Debug, Clone, Copy)]
-struct Piece {
+struct PagePart {
     page: u32,
     bytes: u64,
     whole: bool,
@@ -193,14 +193,14 @@ impl SsdDrive {
         }
     }
 
-    fn pieces(&self, command: &Command) -> impl Iterator<Item = Piece> + use<> {
+    fn pieces(&self, command: &Command) -> impl Iterator<Item = PagePart> + use<> {
         let (at, end, page_sectors, last) = (command.at.0, command.end(), self.page_sectors, self.sectors);
         (at / page_sectors..end.div_ceil(page_sectors)).map(move |page| {
             let page_start = page * page_sectors;
             let page_end = (page_start + page_sectors).min(last);
             let sectors = end.min(page_end) - at.max(page_start);
             let whole = sectors == page_end - page_start;
-            Piece { page: page as u32, bytes: sectors * SECTOR as u64, whole }
+            PagePart { page: page as u32, bytes: sectors * SECTOR as u64, whole }
         })
     }
 
@@ -238,7 +238,7 @@ impl SsdDrive {
     }
 
     /// Programs a page; the part of it that the command does not write is read first.
-    fn program(&mut self, piece: Piece, ready_ns: u64) -> Op {
+    fn program(&mut self, piece: PagePart, ready_ns: u64) -> Op {
         self.chips.counters.host_bytes += piece.bytes;
         let old = if piece.whole { None } else { self.ftl.die_of(piece.page) };
         let bytes = self.page_sectors * SECTOR as u64 - piece.bytes;

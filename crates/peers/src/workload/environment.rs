@@ -1,4 +1,4 @@
-//! The place where a workload runs, and the system calls that programs make there.
+//! The environment of a workload, and the system calls that programs make there.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
@@ -19,7 +19,7 @@ pub(super) const COPY_BYTES: usize = 128 << 10;
 
 /// The environment of a workload: its volume, its scale, its seed and its data.
 #[derive(Clone, Copy)]
-pub(crate) struct Place<'a> {
+pub(crate) struct Environment<'a> {
     /// The directory of the workload: the root of the volume, or a client's own.
     pub(crate) root: &'a Path,
     /// Scale of the workload; 1 is full size.
@@ -32,7 +32,7 @@ pub(crate) struct Place<'a> {
     pub(crate) interrupt: &'a Interrupt,
 }
 
-impl Place<'_> {
+impl Environment<'_> {
     /// Returns the path of a name in the workload's directory.
     pub(super) fn path(&self, name: &str) -> PathBuf {
         self.root.join(name)
@@ -64,12 +64,12 @@ impl Place<'_> {
     ///
     /// # Errors
     /// Fails as the first client that fails.
-    pub(super) fn by_two(&self, work: impl Fn(&Place<'_>) -> Result<u64> + Sync) -> Result<u64> {
+    pub(super) fn by_two(&self, work: impl Fn(&Environment<'_>) -> Result<u64> + Sync) -> Result<u64> {
         let roots = [self.path("client-0"), self.path("client-1")];
         roots.iter().try_for_each(|root| self.make_dir(root))?;
         let run = |client: usize| {
             let seed = self.seed.wrapping_add(client as u64);
-            work(&Place { root: &roots[client], seed, ..*self })
+            work(&Environment { root: &roots[client], seed, ..*self })
         };
         let done = thread::scope(|scope| {
             let second = scope.spawn(|| run(1));
