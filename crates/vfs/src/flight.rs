@@ -35,6 +35,9 @@ impl<F: Format> Ops<F> {
     }
 
     /// Waits until the flights that are under way now have ended. Level 0 only, and the caller has none itself.
+    ///
+    /// They end as their device does: one that refuses a write ends its flight, and one that never answers holds back
+    /// the round of freeing that comes before, as it does every commit. Flights that begin later are not waited for.
     pub(crate) fn wait_for_flights(&self) {
         let upto = self.relief.flights.lock().begun();
         loop {
