@@ -1,6 +1,6 @@
 //! The cost of single calls that wait for no device.
 
-#[path = "../tests/common/mod.rs"]
+#[path = "../tests/integration/common.rs"]
 mod common;
 
 use common::*;

@@ -1,13 +1,11 @@
 //! Formats whose size moves behind every block that is mapped: a block is mapped only when the device has the file's
 //! last block before it, and a write-back never waits for itself.
 
-mod common;
-
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use moafs_disk::probe::fault::{Harm, Rule, Victims, When};
 use moafs_runtime::virt::Virtual;
 use moafs_runtime::{Rt, sleep_until};

@@ -1,8 +1,6 @@
 //! Names and attributes: one rule of POSIX per test.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use moafs_runtime::Timestamp;
 use moafs_vfs::api::{Allocate, AtimePolicy, Checks, Credentials, NewFile, Options, RenameMode, SetAttr, SetTime};
 use moafs_vfs::types::{Cookie, FileKind, Ino, Name, SetMode};

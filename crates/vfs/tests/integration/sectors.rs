@@ -1,12 +1,10 @@
 //! Notice of files whose sectors are not what the front was told.
 
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use moafs_runtime::virt::Virtual;
 use moafs_vfs::Credentials;
 use moafs_vfs::api::{Allocate, SetAttr};

@@ -1,12 +1,10 @@
 //! Random operations against a plain model, one task or several, in virtual time with small caches.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use moafs_disk::probe::fault::{EVERYWHERE, Harm, Rule, Victims, When};
 use moafs_runtime::virt::Virtual;
 use moafs_vfs::api::{Allocate, Credentials, Options, RenameMode, SetAttr};

@@ -3,7 +3,7 @@
 //! Durability is modelled by copies: `commit` and `sync_inode` remember all metadata as they are, so a
 //! "power cut" is a new volume from the last copy and the disk's bytes.
 
-#![allow(dead_code, unreachable_pub, reason = "each test binary uses its part")]
+#![allow(dead_code, unreachable_pub, reason = "tests and benchmarks each use their part")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,10 +1,8 @@
 //! Large reads behind a kernel's cache: straight from the device, and as correct as through our cache.
 
-mod common;
-
 use std::sync::{Arc, Mutex, OnceLock};
 
-use common::*;
+use crate::common::*;
 use moafs_disk::probe::fault::{EVERYWHERE, Harm, Rule, Victims, When};
 use moafs_disk::{Disk, DiskError, MemDisk, ReadPart, SharedDisk, Tag};
 use moafs_runtime::Live;

@@ -1,12 +1,10 @@
 //! Space: the promise to dirty pages and their maps, and the time at which a writer is told that there is none.
 
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use moafs_runtime::virt::Virtual;
 use moafs_runtime::{Rt, sleep_until};
 use moafs_vfs::Credentials;

@@ -1,11 +1,9 @@
 //! The durability that fsync and sync promise, while another task is in the middle of telling the format.
 
-mod common;
-
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use moafs_disk::probe::fault::{EVERYWHERE, Harm, Rule, Victims, When};
 use moafs_runtime::virt::Virtual;
 use moafs_runtime::{Rt, sleep_until};

@@ -1,12 +1,10 @@
 //! File contents: reads return what was written, through evictions, write-back, errors and power cuts.
 
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use moafs_disk::probe::fault::{EVERYWHERE, Harm, Rule, Victims, When};
 use moafs_vfs::api::{Allocate, CacheRole, Options, Seek, SetAttr};
 use moafs_vfs::{Credentials, Vfs};

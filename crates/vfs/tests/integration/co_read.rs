@@ -1,12 +1,10 @@
 //! Co-reading: the number of requests, the bytes, and changes to a neighbour while it is read.
 
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use moafs_disk::probe::fault::{EVERYWHERE, Harm, Rule, Victims, When};
 use moafs_runtime::virt::Virtual;
 use moafs_vfs::Credentials;

@@ -1,0 +1,19 @@
+//! Volumes of the ext family as callers of the crate use them.
+//!
+//! One program, so that it is linked once.
+
+mod accounting;
+mod allocate;
+mod check_json;
+mod co_read;
+mod defrag;
+mod ext4_journal;
+mod ext4_read;
+mod ext4_write;
+mod extents;
+mod flags;
+mod journal;
+mod mkfs;
+mod opening;
+mod sync;
+mod trim;
