@@ -319,7 +319,7 @@ impl Ext {
         let at = self.grow(dir, index, meta_block)?;
         index.cursor = at;
         let level = self.try_insert(dir, index, at, bytes, ino, kind, needs)?;
-        Ok(level.expect("an empty block has room for any name").max(self.slot_pending(dir)?))
+        Ok(level.expect("an empty block has room for any name"))
     }
 
     /// Returns true if a block of a directory has room for a name where [`Self::insert_name`] puts it.
@@ -418,7 +418,8 @@ impl Ext {
         let level = self.change_names(&block, &after, inserted.changed.start, needs);
         index.add(name, lbn as u32, inserted.offset as u32);
         self.charge(index);
-        Ok(Some(level))
+        // The block may be new: the pointer to it, and the size that covers it, may come later than the name.
+        Ok(Some(level.max(dir.state.lock().reached)))
     }
 
     /// Puts what has changed at `at` of `after` into the block as a new version; it reaches the disk after `needs`.
@@ -444,7 +445,8 @@ impl Ext {
         let at = LbnRange { start: Lbn(lbn as u64), len: 1 };
         self.set_pointers(dir, at, BlockRun { start: BlockAddr(no), len: 1 }, None, |_| meta_block())?;
         dir.state.lock().inode.size += u64::from(self.geo.block_size);
-        self.store(dir)?;
+        let reached = self.store(dir)?;
+        dir.state.lock().reached = reached;
         index.blocks.push(no);
         index.room.push(u8::MAX);
         Ok(lbn)

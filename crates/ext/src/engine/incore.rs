@@ -190,6 +190,8 @@ pub(super) struct InodeState {
     /// For a directory: the level at which every inode that has moved out of it has a name
     /// elsewhere on disk.
     pub(super) left: Level,
+    /// For a directory: the level at which the disk leads to its newest block.
+    pub(super) reached: Level,
     /// For a directory: when the names that were removed from it are gone from disk.
     pub(super) removals: Removals,
     /// The newest epoch of the data that direct pointers lead to; only grows.
@@ -232,6 +234,7 @@ impl Incore {
             named: Level::NONE,
             unlinked: Level::NONE,
             left: Level::NONE,
+            reached: Level::NONE,
             removals: Removals::default(),
             data: None,
             freed: SmallVec::new(),

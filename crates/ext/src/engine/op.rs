@@ -249,11 +249,15 @@ impl<'a> ExtOp<'a> {
         self.ext.hold(dir, until);
     }
 
-    fn insert(&mut self, dir: &Incore, name: &Name, ino: InodeNo, kind: FileKind, needs: Level) -> Result<Level> {
+    fn insert(&mut self, dir: &Arc<Incore>, name: &Name, ino: InodeNo, kind: FileKind, needs: Level) -> Result<Level> {
         let ext = self.ext;
         let admission = &mut *self.admission;
         let group = dir.at.group;
-        ext.insert_name(dir, name, ino, kind, needs, &mut || ext.meta_block(group, admission))
+        let level = ext.insert_name(dir, name, ino, kind, needs, &mut || ext.meta_block(group, admission))?;
+        // Names that come into the new block need to know.
+        let reached = dir.state.lock().reached;
+        ext.hold(dir, reached);
+        Ok(level)
     }
 
     // -- making inodes

@@ -474,3 +474,60 @@ fn many_renames_that_a_crash_interrupted_are_ended_together() {
     assert!(began.elapsed() < TIME_MAX, "it took {:?}", began.elapsed());
     close(vfs, &mem);
 }
+
+// -- directories that grow
+
+/// Fills a directory of many blocks to the brim, then moves files into it, for which it grows. Returns the recorder.
+fn moved_into_a_growing_directory() -> Arc<CrashRecorder> {
+    let virt = Virtual::new(None);
+    let rt: Rt = virt.clone();
+    let recorder = Arc::new(CrashRecorder::over(new_volume(1024, 8), rt.clone()));
+    let disk: SharedDisk = recorder.clone();
+    virt.run(|| {
+        let ext = Ext::open(Arc::clone(&disk), rt.clone(), OpenOptions::default()).expect("it opens");
+        let vfs = Vfs::new(ext, disk, rt.clone(), options());
+        let (a, b) = (make(&vfs, ROOT, "a", FileKind::Directory), make(&vfs, ROOT, "b", FileKind::Directory));
+        // Its last block is reached by an indirect one, and then it has no room for a long name.
+        for n in 0.. {
+            make(&vfs, b, &format!("{n:0>200}"), FileKind::Regular);
+            if vfs.stat(b).unwrap().attr.size == 14 << 10 {
+                break;
+            }
+        }
+        for n in 0..3 {
+            make(&vfs, b, &format!("{n:a>200}"), FileKind::Regular);
+        }
+        // Each old name lies in a sector of its own.
+        for n in 0..MOVED {
+            file_of(&vfs, a, &format!("{n:c>250}"), NEW, 100);
+        }
+        vfs.sync().unwrap();
+        recorder.mark(0);
+        for n in 0..MOVED {
+            let (old, new) = (format!("{n:c>250}"), format!("{n:b>200}"));
+            vfs.rename(&who(), (a, name(&old)), (b, name(&new)), RenameMode::Replace).unwrap();
+        }
+        vfs.sync().unwrap();
+        drop(vfs);
+    });
+    recorder
+}
+
+const MOVED: u32 = 6;
+
+#[test]
+fn a_file_that_moves_into_a_growing_directory_always_has_a_name() {
+    let recorder = moved_into_a_growing_directory();
+    for cut in 0..recorder.cut_points() {
+        let seeds = if recorder.marks_before(cut).is_empty() { 0 } else { 12 };
+        for seed in 0..seeds {
+            let (vfs, mem) = mount_state(&recorder, cut, seed);
+            for n in 0..MOVED {
+                let (old, new) = (format!("{n:c>250}"), format!("{n:b>200}"));
+                let found = at(&vfs, ("a", &old)).or_else(|| at(&vfs, ("b", &new)));
+                assert!(found.is_some(), "cut {cut}, seed {seed}: file {n} has lost both names");
+            }
+            close(vfs, &mem);
+        }
+    }
+}
