@@ -13,6 +13,7 @@
 //! | 1 | blocks with more than one owner | `shared` |
 //! | 2 | directory blocks and entries | `dirs` |
 //! | 3 | connection to the root | `connect` |
+//! | | names that a crash of moafs left beside newer ones | `renames` |
 //! | 4 | link counts | `connect` |
 //! | 5 | bitmaps and counts | `counts` |
 //!
@@ -42,6 +43,7 @@ mod journal;
 mod map;
 mod mapped;
 mod orphans;
+mod renames;
 mod report;
 pub mod scan;
 mod shared;
@@ -61,7 +63,8 @@ pub use report::{CheckOptions, Finding, Mode, Outcome, Progress};
 pub use superblock::find_copy;
 
 use crate::format::bitmap;
-use crate::format::superblock::State;
+use crate::format::renaming::Marks;
+use crate::format::superblock::{MARK_VERSION, State};
 use checker::Checker;
 use claims::Sharing;
 use journal::Prepared;
@@ -117,7 +120,8 @@ fn check_shown(
         outcome.skipped = true;
         return Ok(outcome);
     }
-    let first = Sweep { fix: Fix::Nothing, options, number: 1, was_clean: true, is_replayed };
+    let was_clean = superblock::says_valid(disk);
+    let first = Sweep { fix: Fix::Nothing, options, number: 1, was_clean, is_replayed };
     let mut swept = sweep(disk, first, progress)?;
     let fix = match options.mode {
         Mode::No => Fix::Nothing,
@@ -235,6 +239,9 @@ fn sweep(disk: &dyn Disk, sweep: Sweep<'_>, progress: &mut dyn FnMut(Progress)) 
     if !sweep.is_replayed {
         superblock::check_journal_is_empty(&volume, &superblock, &geo)?;
     }
+    // The notes of renames in inodes hold for the recovery of a crash of moafs.
+    let is_crash_of_ours = !sweep.was_clean && superblock.writer_mark_matches(MARK_VERSION);
+    let marks = is_crash_of_ours.then(|| Marks::of(&superblock));
     let Some(descriptors) = groups::read_descriptors(&volume, &geo, &mut log)? else {
         return Ok(Swept { log, found_errors: true, ..Swept::default() });
     };
@@ -255,6 +262,9 @@ fn sweep(disk: &dyn Disk, sweep: Sweep<'_>, progress: &mut dyn FnMut(Progress)) 
         truncated: BTreeSet::new(),
         orphan_file: None,
         uncovered: BTreeSet::new(),
+        marks,
+        renames: BTreeMap::new(),
+        reconnected: BTreeSet::new(),
         lost_found: None,
         lost_found_failed: false,
     };
@@ -263,6 +273,7 @@ fn sweep(disk: &dyn Disk, sweep: Sweep<'_>, progress: &mut dyn FnMut(Progress)) 
     checker.pass2(&mut tell)?;
     if checker.uncovered.is_empty() {
         checker.pass3(&mut tell)?;
+        checker.end_renames()?;
         checker.pass4(&mut tell)?;
         checker.pass5(&mut tell)?;
     }

@@ -32,6 +32,7 @@ pub mod error;
 pub mod extent;
 mod extra;
 pub mod features;
+pub(crate) mod fnv;
 pub mod group;
 pub mod htree;
 pub mod inline;

@@ -9,6 +9,7 @@ use super::claims::Sharing;
 use super::error::CheckError;
 use super::report::{CheckOptions, Log};
 use super::volume::Volume;
+use crate::format::renaming::{Candidates, Marks};
 use crate::format::{BlockNo, Descriptor, Geometry, GroupNo, Inode, InodeNo, Superblock, bitmap, inode};
 
 /// Results of pass 1 about an inode.
@@ -68,6 +69,12 @@ pub(super) struct Checker<'a> {
     pub(super) orphan_file: Option<InodeNo>,
     /// Groups with inodes in use that this sweep has not looked at, since their descriptors hid them.
     pub(super) uncovered: BTreeSet<GroupNo>,
+    /// The marks of the mount that crashed, by which inodes tell of renames; `None` if no such crash left the volume.
+    pub(super) marks: Option<Marks>,
+    /// The renames that inodes tell of.
+    pub(super) renames: BTreeMap<u32, Candidates>,
+    /// Directories that got a name in lost+found in this sweep.
+    pub(super) reconnected: BTreeSet<InodeNo>,
     pub(super) lost_found: Option<InodeNo>,
     /// True if lost+found is missing and could not be made.
     pub(super) lost_found_failed: bool,

@@ -65,6 +65,7 @@ impl Checker<'_> {
         if let Some(parent) = old_parent {
             self.remove_names(parent, directory)?;
         }
+        self.reconnected.insert(directory);
         let info = self.dirs.get_mut(&directory.0).expect("it is a directory");
         info.parent = Some(home);
         Ok(())
@@ -223,7 +224,7 @@ impl Checker<'_> {
     }
 
     /// Changes a block of a directory: its number there, and on the volume.
-    fn change_dir_block(
+    pub(super) fn change_dir_block(
         &self,
         directory: InodeNo,
         (lbn, block): (u64, BlockNo),

@@ -280,6 +280,6 @@ fn first_two(contents: &[u8], form: Form) -> (Option<InodeNo>, Option<(InodeNo, 
 }
 
 /// Returns a name as text for messages.
-fn text(name: &[u8]) -> String {
+pub(super) fn text(name: &[u8]) -> String {
     name.escape_ascii().to_string()
 }

@@ -194,8 +194,9 @@ impl Checker<'_> {
         if inode.dtime != 0 && self.log.found(Issue::InodeDtimeSet { inode: ino }) {
             inode.dtime = 0;
         }
-        let links = inode.links;
+        let (links, renaming) = (inode.links, inode.renaming);
         self.check_contents(ino, slot, inode, kind)?;
+        self.note_rename(ino, renaming, links);
         if self.read_inode(ino)?.1.links > 0 {
             let state = self.state_mut(ino);
             state.type_byte = entry_type(kind);

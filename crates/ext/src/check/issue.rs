@@ -202,6 +202,8 @@ pub enum Issue {
     UnattachedEmpty { inode: InodeNo },
     /// The link count is not the number of names.
     LinkCount { inode: InodeNo, stored: u16, counted: u32 },
+    /// A crash of moafs interrupted a rename: the file has the old name beside the new one.
+    RenameInterrupted { inode: InodeNo, directory: InodeNo, name: String },
     /// A bitmap says "used" for blocks or inodes that are not in use.
     Leaked { bitmap: Bitmap, group: GroupNo, count: u32, first: Span },
     /// A bitmap says "free" for blocks or inodes that are in use.
@@ -219,9 +221,10 @@ impl Issue {
     pub fn severity(&self) -> Severity {
         match self {
             // Type 0 says that the type is not known: readers look into the inode.
-            Issue::TotalCount { .. } | Issue::EntryType { stored: 0, .. } | Issue::JournalNotReplayed { .. } => {
-                Severity::Warning
-            }
+            Issue::TotalCount { .. }
+            | Issue::EntryType { stored: 0, .. }
+            | Issue::JournalNotReplayed { .. }
+            | Issue::RenameInterrupted { .. } => Severity::Warning,
             Issue::DescriptorDamaged { copy: None, .. } => Severity::Fatal,
             _ => Severity::Error,
         }
@@ -265,6 +268,7 @@ impl Issue {
                 | Issue::EntryType { .. }
                 | Issue::UnattachedEmpty { .. }
                 | Issue::LinkCount { .. }
+                | Issue::RenameInterrupted { .. }
                 | Issue::Leaked { .. }
                 | Issue::UsedButFree { .. }
                 | Issue::Padding { .. }
@@ -486,6 +490,12 @@ impl std::fmt::Display for Issue {
             UnattachedEmpty { inode } => write!(f, "inode {inode}, an empty file, has no name"),
             LinkCount { inode, stored, counted } => {
                 write!(f, "inode {inode} has link count {stored}, should be {counted}")
+            }
+            RenameInterrupted { inode, directory, name } => {
+                write!(
+                    f,
+                    "entry '{name}' in directory {directory} is the old name of inode {inode}, which a crash left"
+                )
             }
             Leaked { bitmap, group, count, first } => {
                 write!(

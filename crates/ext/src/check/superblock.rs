@@ -208,6 +208,11 @@ pub(super) fn says_clean(disk: &dyn Disk) -> bool {
     unmounted && matches!(journal_start(&volume, &sb, &geo), Ok(None | Some(0))) && supported(sb, geo).is_ok()
 }
 
+/// Returns true if the superblock says that the volume was unmounted.
+pub(super) fn says_valid(disk: &dyn Disk) -> bool {
+    superblock_at(disk, SUPERBLOCK_OFFSET).is_ok_and(|found| found.sb.state() == State::VALID)
+}
+
 /// Fails if the journal holds changes that are not on the volume yet.
 pub(super) fn check_journal_is_empty(volume: &Volume<'_>, sb: &Superblock, geo: &Geometry) -> Result<(), CheckError> {
     match journal_start(volume, sb, geo)? {

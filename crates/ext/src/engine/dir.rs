@@ -19,10 +19,11 @@ use moafs_vfs::types::{BlockAddr, BlockRun, Cookie, Dentry, FileKind, Ino, Lbn, 
 use moafs_vfs::{Error, Result};
 
 use super::incore::Incore;
-use super::names::{Found, Index, Slot, hash_of, spread};
+use super::names::{Found, Index, Slot, spread};
 use super::volume::Ext;
 use crate::format::casefold::fold;
 use crate::format::dir::{self as codec, Entries, Form};
+use crate::format::fnv::hash_of;
 use crate::format::inode::InodeFlags;
 use crate::format::{BlockNo, Damage, InodeNo, Place, Sealed, Structure, htree, inline};
 use crate::health::damaged;

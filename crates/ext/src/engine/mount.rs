@@ -12,11 +12,11 @@ use moafs_vfs::types::{FileKind, Ino, Lbn, Mapping};
 use moafs_vfs::{Error, Result};
 
 use super::incore::{Registry, USER_FLAGS};
-use super::names::Marks;
 use super::recover::Recovery;
 use super::volume::Ext;
 use crate::alloc::Alloc;
-use crate::format::superblock::{Compat, Incompat, RoCompat, State};
+use crate::format::renaming::Marks;
+use crate::format::superblock::{Compat, Incompat, MARK_VERSION, RoCompat, State};
 use crate::format::{
     BlockNo, Descriptor, Geometry, InodeNo, Superblock, Support, dir as codec, extent, inode, map as paths,
 };
@@ -27,8 +27,6 @@ use crate::meta::Meta;
 use crate::place::windows::Windows;
 use crate::place::{Directories, Policy};
 
-/// Version of the promise that a volume left by a crash of moafs has leaks at most.
-const MARK_VERSION: u32 = 1;
 /// Bytes that one read of the inode table brings.
 const TABLE_READ_BYTES: u32 = 64 << 10;
 

@@ -1,12 +1,11 @@
 //! The names of a directory in memory: where each lies in the directory's blocks.
 
-use std::num::NonZeroU16;
-
 use hashbrown::HashTable;
-use moafs_vfs::types::{FileKind, Name};
+use moafs_vfs::types::FileKind;
 
+use crate::format::InodeNo;
 use crate::format::casefold::fold;
-use crate::format::{InodeNo, Superblock};
+use crate::format::fnv::hash_of;
 use crate::meta::Level;
 
 /// The names of one directory, by hash.
@@ -76,55 +75,6 @@ impl Removals {
     fn share(name: &[u8]) -> usize {
         hash_of(name) as usize % Removals::SHARES
     }
-}
-
-/// Returns the FNV-1a hash of a name: deterministic, and good enough for names of one directory.
-pub(super) fn hash_of(name: &[u8]) -> u32 {
-    hash_on(0x811C_9DC5, name)
-}
-
-fn hash_on(seed: u32, name: &[u8]) -> u32 {
-    name.iter().fold(seed, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
-}
-
-/// Makes the marks by which an inode tells of the name that it is about to lose and the one that it gets. They hold for
-/// one mount and the recovery of its crash: what an inode still tells once a checker or another driver has had the
-/// volume matches no name.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Marks {
-    seed: u32,
-}
-
-impl Marks {
-    /// Makes the marks of the mount that the superblock tells of.
-    pub(super) fn of(superblock: &Superblock) -> Marks {
-        let mount = [&superblock.mtime().to_le_bytes()[..], &superblock.mnt_count().to_le_bytes()].concat();
-        Marks { seed: hash_of(&mount) }
-    }
-
-    /// Returns the mark of a name that goes.
-    pub(super) fn of_old(self, name: &Name) -> NonZeroU16 {
-        mark(self.hash(name) >> 16)
-    }
-
-    /// Returns the mark of a name that comes: other bits of its hash, so that two names with the same mark in one part
-    /// can be told apart.
-    pub(super) fn of_new(self, name: &Name) -> NonZeroU16 {
-        mark(self.hash(name))
-    }
-
-    /// Returns a hash whose halves have nothing to do with each other.
-    fn hash(self, name: &Name) -> u32 {
-        let mut hash = hash_on(self.seed, name.as_bytes());
-        for factor in [0x7FEB_352D, 0x846C_A68B] {
-            hash = (hash ^ hash >> 16).wrapping_mul(factor);
-        }
-        hash ^ hash >> 15
-    }
-}
-
-fn mark(hash: u32) -> NonZeroU16 {
-    NonZeroU16::new(hash as u16).unwrap_or(NonZeroU16::MIN)
 }
 
 pub(super) fn is_dot(name: &[u8]) -> bool {

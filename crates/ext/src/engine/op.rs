@@ -24,10 +24,10 @@ use moafs_vfs::{Error, Result};
 
 use super::incore::{Incore, Life, attr_of, put_attr};
 use super::map::MapPlace;
-use super::names::hash_of;
 use super::volume::Ext;
 use crate::alloc::{NewInode, no_space};
 use crate::format::dir as codec;
+use crate::format::fnv::hash_of;
 use crate::format::inode::{EXTRA_BYTES, InodeFlags};
 use crate::format::renaming::Renaming;
 use crate::format::{BlockNo, GroupNo, Inode, InodeNo, Sealed};
@@ -607,7 +607,12 @@ impl FormatOp for ExtOp<'_> {
         }
         self.touch_named(node)?;
         let marks = self.ext.marks;
-        let renaming = Renaming { from: from.ino, old: marks.of_old(old), to: to.ino, new: marks.of_new(new) };
+        let renaming = Renaming {
+            from: from.ino,
+            old: marks.of_old(old.as_bytes()),
+            to: to.ino,
+            new: marks.of_new(new.as_bytes()),
+        };
         node.state.lock().inode.renaming = Some(renaming);
         self.moving = Some(Arc::clone(node));
         Ok(())

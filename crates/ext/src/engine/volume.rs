@@ -11,9 +11,9 @@ use moafs_vfs::Result;
 use moafs_vfs::format::{Admission, Shape};
 
 use super::incore::{Incore, Registry, window};
-use super::names::Marks;
 use super::recover::Recovery;
 use crate::alloc::Alloc;
+use crate::format::renaming::Marks;
 use crate::format::{BlockNo, Geometry, GroupNo, Superblock, dir as codec};
 use crate::health::Health;
 use crate::meta::{Block, Level, Meta};

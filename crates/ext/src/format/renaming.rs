@@ -11,7 +11,8 @@
 use std::num::NonZeroU16;
 
 use super::extra::Extra;
-use super::{InodeNo, put_u16, put_u32, u16_at, u32_at};
+use super::fnv::{hash_of, hash_on};
+use super::{InodeNo, Superblock, put_u16, put_u32, u16_at, u32_at};
 
 /// `osd1`: the directory of the new name.
 const TO: usize = 0x24;
@@ -68,6 +69,86 @@ impl Renaming {
         if has_from(slot) {
             put_u32(slot, FROM, 0);
         }
+    }
+}
+
+/// Makes the marks by which an inode tells of the name that it is about to lose and the one that it gets. They hold for
+/// one mount and the recovery of its crash: what an inode still tells once a checker or another driver has had the
+/// volume matches no name.
+#[derive(Debug, Clone, Copy)]
+pub struct Marks {
+    seed: u32,
+}
+
+impl Marks {
+    /// Makes the marks of the mount that the superblock tells of.
+    pub fn of(superblock: &Superblock) -> Marks {
+        let mount = [&superblock.mtime().to_le_bytes()[..], &superblock.mnt_count().to_le_bytes()].concat();
+        Marks { seed: hash_of(&mount) }
+    }
+
+    /// Returns the mark of a name that goes.
+    pub fn of_old(self, name: &[u8]) -> NonZeroU16 {
+        mark(self.hash(name) >> 16)
+    }
+
+    /// Returns the mark of a name that comes: other bits of its hash, so that two names with the same mark in one part
+    /// can be told apart.
+    pub fn of_new(self, name: &[u8]) -> NonZeroU16 {
+        mark(self.hash(name))
+    }
+
+    /// Returns a hash whose halves have nothing to do with each other.
+    fn hash(self, name: &[u8]) -> u32 {
+        let mut hash = hash_on(self.seed, name);
+        for factor in [0x7FEB_352D, 0x846C_A68B] {
+            hash = (hash ^ hash >> 16).wrapping_mul(factor);
+        }
+        hash ^ hash >> 15
+    }
+}
+
+fn mark(hash: u32) -> NonZeroU16 {
+    NonZeroU16::new(hash as u16).unwrap_or(NonZeroU16::MIN)
+}
+
+/// The names of a file that a note of a rename may speak of. One of two names may have the mark of the other as well,
+/// so up to two are kept for either.
+#[derive(Debug, Clone)]
+pub struct Candidates {
+    renaming: Renaming,
+    old: Vec<Vec<u8>>,
+    new: Vec<Vec<u8>>,
+}
+
+impl Candidates {
+    /// Starts the search for the names of a rename.
+    pub fn of(renaming: Renaming) -> Candidates {
+        Candidates { renaming, old: Vec::new(), new: Vec::new() }
+    }
+
+    /// Returns the rename.
+    pub fn renaming(&self) -> Renaming {
+        self.renaming
+    }
+
+    /// Takes a name of the file, in a directory that the root leads to.
+    pub fn take(&mut self, marks: Marks, dir: InodeNo, name: &[u8]) {
+        let Renaming { from, old, to, new } = self.renaming;
+        let found = [
+            (from == dir && marks.of_old(name) == old, &mut self.old),
+            (to == dir && marks.of_new(name) == new, &mut self.new),
+        ];
+        for (_, names) in found.into_iter().filter(|(is_it, names)| *is_it && names.len() < 2) {
+            names.push(name.to_vec());
+        }
+    }
+
+    /// Returns the old name if the file has it and the new one.
+    pub fn old_name(&self) -> Option<&[u8]> {
+        let is_another =
+            |old: &Vec<u8>| self.renaming.from != self.renaming.to || self.new.iter().any(|new| new != old);
+        self.old.iter().find(|old| !self.new.is_empty() && is_another(old)).map(Vec::as_slice)
     }
 }
 

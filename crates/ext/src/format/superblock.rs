@@ -93,6 +93,9 @@ pub struct WriterMark {
     pub mtime: u32,
 }
 
+/// Version of the promise that a volume left by a crash of moafs has leaks at most.
+pub const MARK_VERSION: u32 = 1;
+
 /// The offset of the mark: in the last of the reserved bytes, the sector of which has no field that
 /// changes while a volume is in use.
 const MARK_OFFSET: usize = 0x3EC;

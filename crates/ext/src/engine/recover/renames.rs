@@ -1,8 +1,8 @@
 //! Ending renames of files that a crash interrupted between the new name and the removal of the old one.
 //!
-//! The inode tells of such a rename ([`Renaming`]). Before a caller gets to the file, by either name or by its number,
-//! or lists a directory that names it, the old name is removed; the pass over the names does so for files that no
-//! caller comes across.
+//! The inode tells of such a rename ([`crate::format::renaming`]). Before a caller gets to the file, by either name or
+//! by its number, or lists a directory that names it, the old name is removed; the pass over the names does so for
+//! files that no caller comes across.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,19 +15,16 @@ use crate::engine::incore::Incore;
 use crate::engine::names::is_dot;
 use crate::engine::volume::Ext;
 use crate::format::InodeNo;
-use crate::format::renaming::Renaming;
+use crate::format::renaming::Candidates;
 use crate::meta::Level;
 
 /// Renames that are ended together: their directories are read once for all of them.
 const TOGETHER_MAX: usize = 4096;
 
-/// A file that is being renamed, with the names that its note may speak of. One of two names may have the mark of the
-/// other as well, so up to two are kept for either.
+/// A file that is being renamed, with the names that its note may speak of.
 struct Moving {
     node: Arc<Incore>,
-    renaming: Renaming,
-    old: Vec<Vec<u8>>,
-    new: Vec<Vec<u8>>,
+    names: Candidates,
 }
 
 impl Ext {
@@ -96,9 +93,10 @@ impl Ext {
         for ino in files {
             let Some(node) = self.in_use(InodeNo(*ino))? else { continue };
             let Some(renaming) = node.state.lock().inode.renaming else { continue };
-            moving.insert(*ino, Moving { node, renaming, old: Vec::new(), new: Vec::new() });
+            moving.insert(*ino, Moving { node, names: Candidates::of(renaming) });
         }
-        let dirs = moving.values().flat_map(|file| [file.renaming.from.0, file.renaming.to.0]).collect();
+        let renames = moving.values().map(|file| file.names.renaming());
+        let dirs = renames.flat_map(|renaming| [renaming.from.0, renaming.to.0]).collect();
         let mut reached = BTreeMap::new();
         // A name may be on the disk in a directory whose own name is not: it does not count.
         for ino in self.reached_from_root(dirs)? {
@@ -113,7 +111,7 @@ impl Ext {
     fn end_rename(&self, file: &Moving, dirs: &BTreeMap<u32, Arc<Incore>>) -> Result<()> {
         let node = &file.node;
         self.visit_in_turn(node)?;
-        let gone = match (file.old_name(), dirs.get(&file.renaming.from.0)) {
+        let gone = match (file.names.old_name(), dirs.get(&file.names.renaming().from.0)) {
             (Some(old), Some(dir)) => self.remove_old(node, dir, old)?,
             _ => Level::NONE,
         };
@@ -179,25 +177,9 @@ impl Ext {
     fn find_names(&self, dir: &Incore, moving: &mut BTreeMap<u32, Moving>) -> Result<()> {
         self.list_names(dir, Cookie::START, &mut |name, dentry, _| {
             if let Some(file) = u32::try_from(dentry.ino.0).ok().and_then(|ino| moving.get_mut(&ino)) {
-                let Renaming { from, old, to, new } = file.renaming;
-                let found = [
-                    (from == dir.ino && self.marks.of_old(name) == old, &mut file.old),
-                    (to == dir.ino && self.marks.of_new(name) == new, &mut file.new),
-                ];
-                for (_, names) in found.into_iter().filter(|(is_it, names)| *is_it && names.len() < 2) {
-                    names.push(name.as_bytes().to_vec());
-                }
+                file.names.take(self.marks, dir.ino, name.as_bytes());
             }
             true
         })
-    }
-}
-
-impl Moving {
-    /// Returns the old name if the file has it and the new one.
-    fn old_name(&self) -> Option<&[u8]> {
-        let is_another =
-            |old: &Vec<u8>| self.renaming.from != self.renaming.to || self.new.iter().any(|new| new != old);
-        self.old.iter().find(|old| !self.new.is_empty() && is_another(old)).map(Vec::as_slice)
     }
 }
