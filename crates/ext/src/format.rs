@@ -22,6 +22,7 @@
 //! | [`inline`] | contents inside an inode |
 //! | [`casefold`] | names that are looked up without regard to case |
 //! | [`journal`] | the journal: its superblock and the blocks of its log |
+//! | [`fast_commit`] | the journal: fast commits |
 //! | [`xattr`] | extended attributes and access control lists |
 
 pub mod bitmap;
@@ -31,7 +32,9 @@ pub mod dir;
 pub mod error;
 pub mod extent;
 mod extra;
+pub mod fast_commit;
 pub mod features;
+pub(crate) mod fixed;
 pub(crate) mod fnv;
 pub mod group;
 pub mod htree;

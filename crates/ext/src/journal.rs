@@ -6,17 +6,18 @@
 //! what reads a volume with a journal to replay goes through it, and sees what a replay would make. A writing mount and
 //! the checker write the same [`Replay`] out instead ([`Journal::write_home`]), and [`Log`] appends transactions.
 //!
-//! Not here: which changes make up a transaction (`crate::meta`); fast commits, which are refused by name; journals on
-//! another device.
+//! Not here: which changes make up a transaction (`crate::meta`); journals on another device.
 //!
 //! | module | content |
 //! |---|---|
 //! | `file` | [`Journal`]: where its blocks lie in the volume |
 //! | `replay` | the scan of the log: which transactions count, and what they leave |
+//! | `fast_commit` | what the kernel has changed since the last transaction |
 //! | `overlay` | [`Replayed`], the disk that shows it |
 //! | `home` | writing it out |
 //! | `log` | [`Log`], which appends transactions |
 
+mod fast_commit;
 mod file;
 mod home;
 mod log;
@@ -48,12 +49,56 @@ pub fn read_through(disk: &SharedDisk, sb: &Superblock, geo: &Geometry) -> Resul
         return Err(damaged(place.damage("the volume claims to have a journal to replay, but no journal")));
     };
     let replay = journal.scan()?;
-    Ok((shown(disk, geo, &journal, &replay), replay))
+    Ok((shown(disk, geo, &journal, &replay)?, replay))
 }
 
 /// Returns the disk that shows what a replay would write.
-pub(crate) fn shown(disk: &SharedDisk, geo: &Geometry, journal: &Journal, replay: &Replay) -> SharedDisk {
-    Arc::new(Replayed::new(Arc::clone(disk), geo, journal, replay))
+///
+/// # Errors
+/// [`Error::Refused`] for fast commits that are not supported; damage, and device errors.
+pub(crate) fn shown(disk: &SharedDisk, geo: &Geometry, journal: &Journal, replay: &Replay) -> Result<SharedDisk> {
+    let replayed = Replayed::new(Arc::clone(disk), geo, journal, replay);
+    if !replay.has_fast_commits {
+        return Ok(Arc::new(replayed));
+    }
+    let changed = journal.replay_fast_commits(&(Arc::new(replayed) as SharedDisk), replay.end())?;
+    Ok(Arc::new(Replayed::new(Arc::clone(disk), geo, journal, replay).with(changed)))
+}
+
+/// Makes one transaction of the fast commits that go on from the log: a scan then finds it instead of them. Returns the
+/// journal, and what a replay of it writes.
+///
+/// # Errors
+/// [`Error::Refused`] for fast commits that are not supported; damage, and device errors.
+pub(crate) fn log_fast_commits(
+    disk: &SharedDisk,
+    geo: &Geometry,
+    mut journal: Journal,
+    replay: Replay,
+) -> Result<(Journal, Replay)> {
+    if !replay.has_fast_commits {
+        return Ok((journal, replay));
+    }
+    let shown: SharedDisk = Arc::new(Replayed::new(Arc::clone(disk), geo, &journal, &replay));
+    let changed: Vec<_> = journal.replay_fast_commits(&shown, replay.end())?.into_iter().collect();
+    if changed.is_empty() {
+        return Ok((journal, replay));
+    }
+    journal.advance(&replay)?;
+    let mut log = Log::go_on(journal);
+    if log.blocks_for(changed.len(), 0) > log.room() {
+        return Err(Error::Refused(
+            "the fast commits in the journal change more blocks than the journal holds: mount the volume once with the \
+             kernel, or run e2fsck -fp on it"
+                .to_owned(),
+        ));
+    }
+    let written = log.append(&[], &changed)?;
+    disk.make_durable(written).map_err(|source| Error::disk("flushing the journal", source))?;
+    log.commit_at((replay.newest, 0))?;
+    let journal = log.into_journal();
+    let logged = journal.scan()?;
+    Ok((journal, Replay { transactions: replay.transactions + logged.transactions, ..logged }))
 }
 
 /// Opens the journal of a volume for writing, and replays it first if it `needs_replay`.
@@ -86,8 +131,9 @@ pub fn recover(disk: &SharedDisk, sb: &Superblock, geo: &Geometry, needs_replay:
                 .to_owned(),
         ));
     }
-    let replay = journal.scan()?;
+    let mut replay = journal.scan()?;
     if needs_replay {
+        (journal, replay) = log_fast_commits(disk, geo, journal, replay)?;
         journal.write_home(&replay)?;
     }
     let wide = geo.incompat.contains(Incompat::BIT64);

@@ -93,13 +93,20 @@ impl Prepared {
             return self.give_up(Some((journal, &replay)), sb, geo, damage);
         }
         self.transactions = replay.transactions;
+        // Fast commits that are damaged are found before anything is written.
+        let shown = match journal::shown(&self.disk, geo, &journal, &replay) {
+            Err(damage @ Error::Damaged { .. }) => return self.give_up(Some((journal, &replay)), sb, geo, damage),
+            shown => shown?,
+        };
         if options.mode != Mode::No {
+            let (journal, replay) = journal::log_fast_commits(&self.disk, geo, journal, replay)?;
+            self.transactions = replay.transactions;
             return self.write_home(journal, &replay, sb, geo);
         }
         if !journal.superblock().is_empty() {
             self.log.note(Issue::JournalNotReplayed { transactions: replay.transactions }, false);
         }
-        self.disk = journal::shown(&self.disk, geo, &journal, &replay);
+        self.disk = shown;
         Ok(())
     }
 

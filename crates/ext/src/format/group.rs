@@ -176,6 +176,19 @@ impl Descriptor {
         Some(if geo.desc_size >= 64 { sum } else { sum & 0xFFFF })
     }
 
+    /// Compares the checksum of a bitmap as its descriptor has it with the bytes that it covers.
+    ///
+    /// # Errors
+    /// Damage at `place` if they differ.
+    pub fn check_bitmap(covered: &[u8], stored: u32, geo: &Geometry, place: Place) -> Result<(), Damage> {
+        match Self::sum_of_bitmap(covered, geo) {
+            Some(sum) if sum != stored => {
+                Err(place.damage(format!("its checksum is {sum:#010x}, but the group's descriptor has {stored:#010x}")))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Returns true if `block` belongs to this group's bitmaps or inode table.
     pub fn owns(&self, block: BlockNo, geo: &Geometry) -> bool {
         block == self.block_bitmap

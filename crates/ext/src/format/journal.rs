@@ -306,14 +306,6 @@ impl JournalSuperblock {
         };
         Commit { seconds, state }
     }
-
-    /// Returns true if the area for fast commits begins with one that goes on from the transactions before `sequence`.
-    pub fn is_fast_commit(&self, block: &[u8], sequence: u32) -> bool {
-        // A head is 8 bytes long: features, and the sequence number. These records are little-endian.
-        let le16 = |at: usize| u16::from_le_bytes([block[at], block[at + 1]]);
-        let tid = u32::from_le_bytes([block[8], block[9], block[10], block[11]]);
-        le16(0) == FAST_COMMIT_HEAD && le16(2) == 8 && tid == sequence
-    }
 }
 
 // -- writing
@@ -372,7 +364,8 @@ impl JournalSuperblock {
     }
 
     /// Stores the fields that change into the bytes of the superblock, and its checksum. All of them lie in the first
-    /// sector.
+    /// sector. The size of the area for fast commits stays, also while there is none: without it the kernel takes 256
+    /// blocks, and refuses a volume whose ring is too short then.
     pub fn encode_into(&self, bytes: &mut [u8]) {
         put_be32(bytes, 4, 4);
         put_be32(bytes, 0x18, self.sequence);
@@ -381,7 +374,6 @@ impl JournalSuperblock {
         put_be32(bytes, 0x24, 0);
         put_be32(bytes, 0x28, self.features.bits());
         put_be32(bytes, 0x2C, 0);
-        put_be32(bytes, 0x54, 0);
         // The next mount begins at the start of the ring.
         put_be32(bytes, 0x58, 0);
         bytes[0x50] = if self.sums.seed().is_some() { TYPE_CRC32C } else { 0 };
@@ -465,9 +457,6 @@ impl JournalSuperblock {
         }
     }
 }
-
-/// The type of the record that begins the area for fast commits.
-const FAST_COMMIT_HEAD: u16 = 9;
 
 /// The running CRC-32 of a transaction's descriptors and logged blocks, in the order of the log (version 1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -755,7 +744,6 @@ mod tests {
                 journal.revoked(&block).count();
                 journal.tail_is_right(&block);
                 journal.commit(&block, TransactionSum::default());
-                journal.is_fast_commit(&block, 1);
             }
             let _ = JournalSuperblock::decode(&block, 1024, 1024);
         }

@@ -19,6 +19,21 @@ impl Journal {
     /// # Errors
     /// Device errors. The log is then as it was, or the replay is complete.
     pub fn write_home(&mut self, replay: &Replay) -> Result<()> {
+        self.write_blocks_home(replay)?;
+        self.superblock.start = 0;
+        self.superblock.sequence = replay.next_sequence;
+        self.store_superblock()
+    }
+
+    /// Writes the blocks of a scan home, then lets the log begin behind them; both are durable on return. The log still
+    /// ends there, so fast commits still go on from it.
+    pub(super) fn advance(&mut self, replay: &Replay) -> Result<()> {
+        self.write_blocks_home(replay)?;
+        (self.superblock.start, self.superblock.sequence) = (replay.head, replay.end());
+        self.store_superblock()
+    }
+
+    fn write_blocks_home(&self, replay: &Replay) -> Result<()> {
         let blocks: Vec<_> = replay.blocks.iter().collect();
         for batch in blocks.chunks(BATCH_BLOCKS) {
             let mut writes = Vec::with_capacity(batch.len());
@@ -37,10 +52,7 @@ impl Journal {
                 done.result.map_err(|source| Error::disk("writing blocks of the journal home", source))?;
             }
         }
-        self.flush()?;
-        self.superblock.start = 0;
-        self.superblock.sequence = replay.next_sequence;
-        self.store_superblock()
+        self.flush()
     }
 
     /// Marks the log as empty without writing it home.

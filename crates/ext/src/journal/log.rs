@@ -58,6 +58,25 @@ impl Log {
         }
     }
 
+    /// Goes on behind the start of a log in which nothing has to be replayed, in the form that it has.
+    pub(super) fn go_on(journal: Journal) -> Log {
+        Log {
+            block_bytes: journal.geo.block_bytes(),
+            head: journal.superblock.start,
+            appended: 0,
+            used: 0,
+            sequence: journal.superblock.sequence,
+            newest: 0,
+            is_begun: true,
+            journal,
+        }
+    }
+
+    /// Returns the journal.
+    pub(super) fn into_journal(self) -> Journal {
+        self.journal
+    }
+
     /// Returns the number of blocks of the ring.
     pub fn capacity(&self) -> u32 {
         self.journal.superblock.end - self.journal.superblock.first
@@ -110,7 +129,15 @@ impl Log {
     pub fn commit(&mut self, rt: &Rt) -> Result<()> {
         let now = rt.timestamp();
         self.newest = self.newest.max(u64::try_from(now.secs).unwrap_or_default());
-        let block = self.journal.superblock.encode_commit(self.sequence, (self.newest, now.nanos), self.block_bytes);
+        self.commit_at((self.newest, now.nanos))
+    }
+
+    /// Does the same, with a time of the commit in seconds and nanoseconds that is not before the last one's.
+    ///
+    /// # Errors
+    /// Device errors, as above.
+    pub(super) fn commit_at(&mut self, time: (u64, u32)) -> Result<()> {
+        let block = self.journal.superblock.encode_commit(self.sequence, time, self.block_bytes);
         let fua = self.journal.disk.limits().fua;
         let mut requests = self.requests(self.ahead(self.appended), vec![Buf::copy_of(&block).freeze()])?;
         for request in &mut requests {

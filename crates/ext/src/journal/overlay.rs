@@ -1,13 +1,14 @@
 //! A disk that shows a volume as a replay of its journal would leave it. Nothing is written: logged blocks are read
-//! from the log whenever their places are read.
+//! from the log whenever their places are read, and what fast commits change is in memory.
 
 use std::collections::BTreeMap;
 
 use moafs_disk::completions::Completions;
 use moafs_disk::{
-    Buf, Disk, DiskError, DiskExt, Done, Kind, Lba, Limits, Op, Request, SECTOR, SharedDisk, Tag, Ticket,
+    Buf, Disk, DiskError, DiskExt, Done, Kind, Lba, Limits, Op, Page, Request, SECTOR, SharedDisk, Tag, Ticket,
 };
 
+use super::fast_commit::Changed;
 use super::file::Journal;
 use super::replay::Replay;
 use crate::format::journal::unescape;
@@ -18,9 +19,16 @@ pub struct Replayed {
     inner: SharedDisk,
     limits: Limits,
     block_bytes: usize,
-    /// For each logged block: the block of the volume with its contents, and whether the magic number is missing there.
-    copies: BTreeMap<u64, (BlockNo, bool)>,
+    copies: BTreeMap<u64, Contents>,
     batches: Completions<Batch>,
+}
+
+/// The contents of a block that a replay writes.
+enum Contents {
+    /// A block of the volume has them, but for the magic number if that is `escaped`.
+    Logged { copy: BlockNo, escaped: bool },
+    /// They are in memory.
+    Held(Page),
 }
 
 /// A batch under way: the ticket below, and for each request the byte at which it reads, or `None` if it was refused.
@@ -33,7 +41,8 @@ impl Replayed {
     /// Makes a disk that shows what `replay` would write.
     pub(super) fn new(inner: SharedDisk, geo: &Geometry, journal: &Journal, replay: &Replay) -> Replayed {
         let copy = |(home, logged): (&BlockNo, &super::Logged)| {
-            journal.locate(logged.at).map(|(block, _)| (home.0, (block, logged.escaped)))
+            let (copy, _) = journal.locate(logged.at)?;
+            Some((home.0, Contents::Logged { copy, escaped: logged.escaped }))
         };
         let limits = Limits { read_only: true, ..inner.limits().clone() };
         Replayed {
@@ -45,16 +54,32 @@ impl Replayed {
         }
     }
 
+    /// Shows what fast commits change as well.
+    pub(super) fn with(mut self, changed: Changed) -> Replayed {
+        self.copies.extend(changed.into_iter().map(|(block, page)| (block.0, Contents::Held(page))));
+        self
+    }
+
+    /// Returns the contents of a block that a replay writes.
+    fn contents(&self, contents: &Contents) -> Result<Page, DiskError> {
+        let (copy, escaped) = match contents {
+            Contents::Held(page) => return Ok(page.clone()),
+            Contents::Logged { copy, escaped } => (copy, *escaped),
+        };
+        let at = Lba(copy.0 * (self.block_bytes / SECTOR) as u64);
+        let mut block = self.inner.read(at, self.block_bytes, Tag::volume(Kind::Journal))?;
+        if escaped {
+            unescape(&mut block);
+        }
+        Ok(block.freeze())
+    }
+
     /// Puts the contents of logged blocks over what was read at byte `from`.
     fn show(&self, from: u64, bufs: &mut [Buf]) -> Result<(), DiskError> {
         let size = self.block_bytes as u64;
         let end = from + bufs.iter().map(|buf| buf.len() as u64).sum::<u64>();
-        for (home, (copy, escaped)) in self.copies.range(from / size..end.div_ceil(size)) {
-            let at = Lba(copy.0 * (self.block_bytes / SECTOR) as u64);
-            let mut block = self.inner.read(at, self.block_bytes, Tag::volume(Kind::Journal))?;
-            if *escaped {
-                unescape(&mut block);
-            }
+        for (home, contents) in self.copies.range(from / size..end.div_ceil(size)) {
+            let block = self.contents(contents)?;
             let mut start = from;
             for buf in &mut *bufs {
                 put_over(buf, start, &block, home * size);

@@ -15,7 +15,7 @@ use super::file::Journal;
 use crate::format::journal::{
     CommitState, JournalFeatures, JournalSuperblock, LogBlock, TagFlags, TransactionSum, log_block,
 };
-use crate::format::{BlockNo, Damage, Place, Structure};
+use crate::format::{BlockNo, Damage, Place, Structure, fast_commit};
 use crate::health::damaged;
 
 /// Bytes that one read of the log brings at most.
@@ -41,6 +41,19 @@ pub struct Replay {
     pub transactions: u32,
     /// The sequence number that the next transaction gets after a replay.
     pub next_sequence: u32,
+    /// True if fast commits go on from the transactions: they are not among the blocks.
+    pub has_fast_commits: bool,
+    /// The block of the ring behind the last transaction.
+    pub(super) head: u32,
+    /// The time of the newest commit, in seconds.
+    pub(super) newest: u64,
+}
+
+impl Replay {
+    /// Returns the number of the transaction that the log ends before.
+    pub(super) fn end(&self) -> u32 {
+        self.next_sequence.wrapping_sub(1)
+    }
 }
 
 /// A transaction as the scan sees it.
@@ -77,8 +90,7 @@ impl Journal {
     /// Finds out what a replay of the log writes. Reads the log from its oldest transaction on, and writes nothing.
     ///
     /// # Errors
-    /// Damage of a transaction that was committed, or a block number that no replay may write to; [`Error::Refused`] if
-    /// fast commits follow.
+    /// Damage of a transaction that was committed, or a block number that no replay may write to.
     pub fn scan(&self) -> Result<Replay> {
         let (replay, damage) = self.salvage()?;
         damage.map_or(Ok(replay), Err)
@@ -88,7 +100,7 @@ impl Journal {
     /// damage write, and the damage.
     ///
     /// # Errors
-    /// Device errors; [`Error::Refused`] if fast commits follow.
+    /// Device errors.
     pub(crate) fn salvage(&self) -> Result<(Replay, Option<Error>)> {
         let log = &self.superblock;
         if log.is_empty() {
@@ -121,9 +133,10 @@ impl Journal {
                 }
             }
         }
-        if damage.is_none() {
-            self.refuse_fast_commits(&mut scan.reader, sequence)?;
+        if let Some(first) = log.fast_commits().filter(|_| damage.is_none()) {
+            replay.has_fast_commits = fast_commit::begins(scan.reader.block(first)?, sequence);
         }
+        (replay.head, replay.newest) = (scan.at, scan.newest);
         Ok((replay, damage))
     }
 
@@ -147,18 +160,6 @@ impl Journal {
         let what = if inside { "in the journal itself" } else { "outside the volume" };
         let place = Place::of(Structure::LogBlock(logged.at));
         Err(damaged(place.damage(format!("its tag names block {home}, {what}"))))
-    }
-
-    fn refuse_fast_commits(&self, reader: &mut LogReader<'_>, sequence: u32) -> Result<()> {
-        let Some(first) = self.superblock.fast_commits() else { return Ok(()) };
-        if self.superblock.is_fast_commit(reader.block(first)?, sequence) {
-            return Err(Error::Refused(
-                "the journal holds fast commits, which are not supported: mount the volume once with the kernel, or run \
-                 e2fsck -fp on it"
-                    .to_owned(),
-            ));
-        }
-        Ok(())
     }
 }
 

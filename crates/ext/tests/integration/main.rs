@@ -11,6 +11,7 @@ mod ext4_journal;
 mod ext4_read;
 mod ext4_write;
 mod extents;
+mod fast_commit;
 mod flags;
 mod journal;
 mod mkfs;
