@@ -30,9 +30,9 @@ impl Checker<'_> {
         let told = renames.values().map(Candidates::renaming).flat_map(|told| [told.from, told.to]);
         let reached: BTreeSet<InodeNo> = told.filter(|directory| self.is_reached(*directory)).collect();
         for directory in &reached {
-            self.each_name(*directory, &mut |_, _, name, ino| {
-                if let Some(file) = renames.get_mut(&ino.0) {
-                    file.take(marks, *directory, name);
+            self.each_name(*directory, |_, entry| {
+                if let Some(file) = renames.get_mut(&entry.inode.0) {
+                    file.take(marks, *directory, entry.name);
                 }
             })?;
         }
@@ -67,18 +67,16 @@ impl Checker<'_> {
         std::iter::successors(Some(directory), above).take(self.dirs.len() + 1)
     }
 
-    /// Calls `each` with every name of a directory but `.` and `..`: its block, its offset there, and what it names.
+    /// Calls `each` with every entry of a directory but `.` and `..`, and the block that it is in.
     fn each_name(
         &self,
         directory: InodeNo,
-        each: &mut dyn FnMut((u64, BlockNo), usize, &[u8], InodeNo),
+        mut each: impl FnMut((u64, BlockNo), dir::DirEntry<'_>),
     ) -> Result<(), CheckError> {
         for block in self.dirs.get(&directory.0).map(|info| info.blocks.clone()).unwrap_or_default() {
             let page = self.volume.read(block.1)?;
             let used = dir::records(&page, Form::of(&self.geo)).map_while(Result::ok).filter(dir::DirEntry::is_used);
-            for entry in used.filter(|entry| !matches!(entry.name, b"." | b"..")) {
-                each(block, entry.offset, entry.name, entry.inode);
-            }
+            used.filter(|entry| !matches!(entry.name, b"." | b"..")).for_each(|entry| each(block, entry));
         }
         Ok(())
     }
@@ -86,9 +84,9 @@ impl Checker<'_> {
     /// Removes old names from a directory, and a link and the note of each file.
     fn remove_old_names(&mut self, directory: InodeNo, names: &BTreeSet<(InodeNo, Vec<u8>)>) -> Result<(), CheckError> {
         let mut places = Vec::new();
-        self.each_name(directory, &mut |block, offset, name, ino| {
-            if names.contains(&(ino, name.to_vec())) {
-                places.push((block, offset));
+        self.each_name(directory, |block, entry| {
+            if names.contains(&(entry.inode, entry.name.to_vec())) {
+                places.push((block, entry.offset));
             }
         })?;
         for (block, offset) in places {
