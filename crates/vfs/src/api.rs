@@ -9,7 +9,7 @@ use moafs_runtime::{Rt, Time};
 
 use crate::defrag::{DefragOptions, DefragReport};
 use crate::error::Result;
-use crate::format::{Format, Shape};
+use crate::format::{Format, Shape, Survey};
 use crate::inner::Inner;
 use crate::swap_space::{LastAccess, SwapSpace};
 use crate::types::{Cookie, Ino, Mapping, Name, SetMode, XattrKey};
@@ -219,6 +219,10 @@ impl<F: Format> Vfs<F> {
         progress: &mut dyn FnMut(&DefragReport) -> bool,
     ) -> Result<DefragReport> {
         self.inner.defragment(ino, options, progress)
+    }
+    /// Tells `to` the layout of the volume as it is now, beside other calls. Ends early once `goes_on` returns false.
+    pub fn survey(&self, to: &mut dyn Survey, goes_on: &mut dyn FnMut() -> bool) -> Result<()> {
+        self.inner.survey(to, goes_on)
     }
     /// Returns an extended attribute's value, by full name (`user.x`).
     pub fn get_xattr(&self, who: &Credentials, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {

@@ -31,6 +31,7 @@ use crate::format::{CommitReason, Format, RoomSearch};
 use crate::inode::{INODE_BYTES, Inode, Shared};
 use crate::layout::Score;
 use crate::plan::{DirtyFile, DirtyView, PlannedWrite, SMALL_BLOCKS_MAX, WritebackReason};
+use crate::survey::Listed;
 use crate::types::{BlockAddr, BlockRun, Cookie, FileKind, Ino, Lbn, LbnRange, Mapping};
 use crate::write_back::WriteBack;
 
@@ -42,8 +43,6 @@ const PART_FILES_MAX: usize = 4096;
 const PART_SHARE: u64 = 8;
 /// Moved bytes after which a commit lets the old places be used again.
 const COMMIT_BYTES: u64 = 64 << 20;
-/// Directory entries listed at a time.
-const LIST_BATCH: usize = 256;
 
 /// The limits of a defragmentation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -245,9 +244,6 @@ fn relocated(runs: &Runs, moves: &[(LbnRange, BlockAddr)]) -> Runs {
     places.chunk_by(joined).map(run).collect()
 }
 
-/// An entry: its inode, its kind if the directory records it, and the cookie from which the listing goes on.
-type Listed = (Ino, Option<FileKind>, Cookie);
-
 /// True if the walk is to go on.
 type Onward = bool;
 
@@ -336,7 +332,7 @@ impl<F: Format> Walk<'_, F> {
         loop {
             let (files, next, (bytes_max, files_max)) = {
                 let _gate = self.volume.enter()?;
-                let batch = self.list(dir, from)?;
+                let batch = self.volume.list_from(dir, from)?;
                 let Some((_, _, next)) = batch.last() else { break };
                 (self.files_of(&batch, pending)?, *next, self.part_max())
             };
@@ -372,7 +368,7 @@ impl<F: Format> Walk<'_, F> {
                 None => match self.volume.inode(*ino) {
                     Ok(inode) if inode.is_dir() => self.make_pending(*ino, pending),
                     Ok(_) => files.extend(self.settled(*ino)?),
-                    Err(error) => gone(error)?,
+                    Err(error) => error.unless_gone()?,
                 },
                 Some(_) => {}
             }
@@ -397,26 +393,6 @@ impl<F: Format> Walk<'_, F> {
         self.healed.ending == StopReason::Running
     }
 
-    /// Lists some entries of a directory from a cookie on, the dots left out. This does not change the access time.
-    fn list(&self, dir: Ino, from: Cookie) -> Result<Vec<Listed>> {
-        let mut batch = Vec::new();
-        let inode = match self.volume.directory(dir) {
-            Ok(inode) => inode,
-            Err(error) => return gone(error).map(|()| batch),
-        };
-        let _shared = inode.lock.read();
-        if inode.nlink() == 0 || inode.check_alive().is_err() {
-            return Ok(batch);
-        }
-        self.volume.format.list(&inode.node, from, &mut |name, dentry, next| {
-            if !matches!(name.as_bytes(), b"." | b"..") {
-                batch.push((dentry.ino, dentry.kind, next));
-            }
-            batch.len() < LIST_BATCH
-        })?;
-        Ok(batch)
-    }
-
     /// Returns the most bytes and files that one plan covers.
     fn part_max(&self) -> (u64, usize) {
         let volume = self.volume;
@@ -434,7 +410,7 @@ impl<F: Format> Walk<'_, F> {
     fn settled(&mut self, ino: Ino) -> Result<Option<Shared<F>>> {
         let inode = match self.volume.inode(ino) {
             Ok(inode) => inode,
-            Err(error) => return gone(error).map(|()| None),
+            Err(error) => return error.unless_gone().map(|()| None),
         };
         if inode.kind != FileKind::Regular || inode.size() == 0 {
             return Ok(None);
@@ -746,12 +722,4 @@ fn keep_in_cache<N>(inode: &Inode<N>, range: LbnRange) -> bool {
         there += u32::from(!slot.is_filling());
     }
     there == range.len
-}
-
-/// Returns `Ok` for the error of an inode that was removed meanwhile.
-fn gone(error: Error) -> Result<()> {
-    match error {
-        Error::Stale(_) | Error::Posix(libc::ENOENT | libc::ENOTDIR) => Ok(()),
-        error => Err(error),
-    }
 }

@@ -63,6 +63,14 @@ impl Error {
         matches!(self, Error::Disk { source: DiskError::HostFull { .. }, .. })
     }
 
+    /// Returns `Ok` for the error of an inode that was removed meanwhile.
+    pub(crate) fn unless_gone(self) -> Result<()> {
+        match self {
+            Error::Stale(_) | Error::Posix(libc::ENOENT | libc::ENOTDIR) => Ok(()),
+            error => Err(error),
+        }
+    }
+
     /// Returns a disk error with the operation that failed, as `what` describes it.
     pub fn disk(what: impl Into<String>, source: DiskError) -> Error {
         Error::Disk { what: what.into(), source }

@@ -490,8 +490,12 @@ pub trait Format: Send + Sync + 'static {
     fn shrink(&self, bytes: usize);
     /// Returns the bytes of memory that metadata occupy now (blocks, indexes, bitmaps).
     fn memory(&self) -> usize;
-    /// Reports the layout of the whole volume for info, map, lab and defrag.
+    /// Reports the layout of the whole volume, while nothing changes it.
     fn survey(&self, to: &mut dyn Survey) -> Result<()>;
+    /// Reports what belongs to no file, beside changes: metadata at fixed places, swap areas, free runs.
+    fn survey_space(&self, to: &mut dyn Survey) -> Result<()>;
+    /// Returns the runs of an inode's contents, in file order. Called with its lock held.
+    fn runs(&self, node: &Self::Node) -> Result<Vec<(Lbn, BlockRun)>>;
     /// Writes everything, marks the volume clean. After a failure ([`Self::failed`]) it marks nothing. The last call.
     fn close(&self) -> Result<()>;
 }

@@ -57,7 +57,7 @@
 //! | `write_back::WriteBack` | the pace of writers | `write_back`: carrying out plans; `room`: writers at the limit of dirty data; `defrag` |
 //! | `reader::Reader` | read-aheads under way | `reader`: contents through the cache, with read-ahead |
 //! | `reap::Reaper` | inodes without a name | `reap`: giving them back to the format; `co_read`: neighbours of small files |
-//! | `page_cache::PageCache` | memory budget, replacement queue, walks | `page_cache`: eviction; `load`: inodes by number; `filling`: blocks from the volume |
+//! | `page_cache::PageCache` | memory budget, replacement queue, walks | `page_cache`: eviction; `load`: inodes by number; `filling`: blocks from the volume; `survey`: the layout |
 //! | `op::Ops` | uncommitted changes, relief | `op`: ops of the format, attributes, commits; `admission`: reservations; `flight`: writes under way; `unmap` |
 //! | `inode_table::InodeTable` | inodes in memory, dirty lists | `inode_table`; `sectors`: what the front knows of `st_blocks` |
 //! | `volume::Volume` | format, device, options, gate, counters | `volume`; `perm`: permission checks; `bypass`: large reads past the cache |
@@ -143,6 +143,7 @@ mod rename;
 mod room;
 mod sectors;
 pub mod stored;
+mod survey;
 pub mod swap_space;
 mod sync;
 mod syncer;

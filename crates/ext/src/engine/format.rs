@@ -308,6 +308,14 @@ impl Format for Ext {
         self.survey_volume(to)
     }
 
+    fn survey_space(&self, to: &mut dyn Survey) -> Result<()> {
+        self.survey_unowned(to)
+    }
+
+    fn runs(&self, node: &Self::Node) -> Result<Vec<(Lbn, BlockRun)>> {
+        self.runs_of(node)
+    }
+
     fn close(&self) -> Result<()> {
         if self.shape.read_only.is_some() {
             return Ok(());

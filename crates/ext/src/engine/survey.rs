@@ -17,9 +17,6 @@ const RUN_MAX: u32 = 1 << 16;
 
 impl Ext {
     pub(super) fn survey_volume(&self, to: &mut dyn Survey) -> Result<()> {
-        for group in self.geo.all_groups() {
-            self.survey_metadata(group, to);
-        }
         let mut parents = BTreeMap::new();
         for group in self.geo.all_groups() {
             self.each_inode(group, &mut |node| {
@@ -28,11 +25,19 @@ impl Ext {
         }
         for group in self.geo.all_groups() {
             self.each_inode(group, &mut |node| {
-                let runs = self.runs(&node)?;
+                let runs = self.runs_of(&node)?;
                 let parent = parents.get(&node.ino.0).map(|ino: &u32| Ino(u64::from(*ino)));
                 to.file(Ino(node.ino.0.into()), node.kind, parent, &runs);
                 Ok(())
             })?;
+        }
+        self.survey_unowned(to)
+    }
+
+    /// Reports what belongs to no file: metadata at fixed places, swap areas, free runs.
+    pub(super) fn survey_unowned(&self, to: &mut dyn Survey) -> Result<()> {
+        for group in self.geo.all_groups() {
+            self.survey_metadata(group, to);
         }
         for group in self.geo.all_groups() {
             self.alloc.taken_runs(group).into_iter().for_each(|run| to.metadata("swap area", group.0.into(), run));
@@ -101,7 +106,7 @@ impl Ext {
     }
 
     /// Returns a file's runs in file order.
-    pub(super) fn runs(&self, node: &Incore) -> Result<Vec<(Lbn, BlockRun)>> {
+    pub(super) fn runs_of(&self, node: &Incore) -> Result<Vec<(Lbn, BlockRun)>> {
         let mut runs: Vec<(Lbn, BlockRun)> = Vec::new();
         if !self.has_pointers(node.kind, &node.inode()) {
             return Ok(runs);

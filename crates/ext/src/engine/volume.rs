@@ -14,7 +14,7 @@ use super::incore::{Incore, Registry, window};
 use super::recover::Recovery;
 use crate::alloc::Alloc;
 use crate::format::renaming::Marks;
-use crate::format::{BlockNo, Geometry, GroupNo, Superblock, dir as codec};
+use crate::format::{BlockNo, Descriptor, Geometry, GroupNo, Superblock, dir as codec};
 use crate::health::Health;
 use crate::meta::{Block, Level, Meta};
 use crate::place::windows::Windows;
@@ -70,6 +70,17 @@ impl Ext {
     /// Returns the volume's geometry.
     pub fn geometry(&self) -> &Geometry {
         &self.geo
+    }
+
+    /// Returns the descriptor of a group, with the numbers of free and used things as they are now.
+    pub fn group(&self, group: GroupNo) -> Descriptor {
+        let counts = self.alloc.counts(group);
+        Descriptor {
+            free_blocks: counts.free_blocks,
+            free_inodes: counts.free_inodes,
+            used_dirs: counts.directories,
+            ..*self.alloc.descriptor(group)
+        }
     }
 
     /// Allocates one block for metadata in or near a group, paid for by `admission`.

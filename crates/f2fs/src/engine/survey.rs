@@ -15,9 +15,8 @@ use crate::format::{Nid, SEGMENT_BLOCKS, Segno, node};
 const MEMORY_MAX: usize = 32 << 20;
 
 impl F2fs {
-    /// Reports metadata at fixed places, files by number, free runs. Nodes are neither.
+    /// Reports files by number, metadata at fixed places, free runs. Nodes are neither.
     pub(super) fn survey_volume(&self, to: &mut dyn Survey) -> Result<()> {
-        self.survey_metadata(to);
         for block in 0..self.geo.nat_blocks() {
             for ino in self.nat.inodes_of_block(block)? {
                 self.survey_inode(ino, to)?;
@@ -27,11 +26,17 @@ impl F2fs {
                 self.nat.shrink();
             }
         }
+        self.survey_unowned(to);
+        Ok(())
+    }
+
+    /// Reports what belongs to no file: metadata at fixed places, swap areas, free runs.
+    pub(super) fn survey_unowned(&self, to: &mut dyn Survey) {
+        self.survey_metadata(to);
         for (section, run) in self.space.swap_runs() {
             to.metadata("swap area", section.into(), run);
         }
         self.survey_free(to);
-        Ok(())
     }
 
     fn survey_metadata(&self, to: &mut dyn Survey) {
@@ -58,7 +63,7 @@ impl F2fs {
         if inode.links == 0 || !matches!(file.kind, FileKind::Regular | FileKind::Directory | FileKind::Symlink) {
             return Ok(());
         }
-        let runs = self.runs(&file)?;
+        let runs = self.runs_of(&file)?;
         if file.kind != FileKind::Symlink || !runs.is_empty() {
             to.file(Ino(ino.0.into()), file.kind, parent_of(ino, &inode), &runs);
         }
@@ -66,7 +71,7 @@ impl F2fs {
     }
 
     /// Returns a file's runs in file order.
-    fn runs(&self, file: &Arc<Incore>) -> Result<Vec<(Lbn, BlockRun)>> {
+    pub(super) fn runs_of(&self, file: &Arc<Incore>) -> Result<Vec<(Lbn, BlockRun)>> {
         let mut runs: Vec<(Lbn, BlockRun)> = Vec::new();
         let end = node::lbn_limit(self.layout(file).addresses());
         let (mut lbn, mut blocks) = (0, 0);
@@ -138,13 +143,14 @@ mod tests {
 
     const ROOT: Ino = Ino(3);
 
+    #[derive(Debug, PartialEq)]
     struct File {
         kind: FileKind,
         parent: Option<Ino>,
         runs: Vec<(Lbn, BlockRun)>,
     }
 
-    #[derive(Default)]
+    #[derive(Debug, Default, PartialEq)]
     struct Layout {
         files: BTreeMap<Ino, File>,
         free: Vec<BlockRun>,
@@ -192,6 +198,11 @@ mod tests {
         assert_eq!(runs.iter().map(|(_, run)| u64::from(run.len)).sum::<u64>(), 1203);
         assert!(runs.windows(2).all(|w| w[0].0.0 + u64::from(w[0].1.len) < w[1].0.0 || w[0].1.end() != w[1].1.start));
         assert_eq!(runs.last().map(|(lbn, run)| lbn.0 + u64::from(run.len)), Some(3003));
+
+        // A look through the directories of the volume in use finds the same.
+        let mut live = Layout::default();
+        vfs.survey(&mut live, &mut || true).unwrap();
+        assert_eq!(live, seen);
 
         // Every block of the main area is free, a node's, or of one file.
         let data = seen.files.values().flat_map(|file| file.runs.iter().map(|(_, run)| *run));

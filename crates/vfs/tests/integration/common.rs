@@ -596,6 +596,12 @@ impl Format for Toy {
     fn survey(&self, _to: &mut dyn Survey) -> Result<()> {
         Ok(())
     }
+    fn survey_space(&self, _to: &mut dyn Survey) -> Result<()> {
+        Ok(())
+    }
+    fn runs(&self, _node: &ToyNode) -> Result<Vec<(Lbn, BlockRun)>> {
+        Ok(Vec::new())
+    }
     fn close(&self) -> Result<()> {
         Ok(())
     }
