@@ -31,8 +31,7 @@ pub(crate) enum CliError {
     /// An operation on the host failed.
     #[error("{what} {}: {error}", escape::path(path))]
     Host { what: &'static str, path: PathBuf, error: io::Error },
-    /// An operation failed on a file of the host that was reached by a path and names; `at` is fit
-    /// to be shown.
+    /// An operation failed on a file that was reached by a path and names; `at` is fit to be shown.
     #[error("{what} {at}: {error}")]
     HostFile { what: &'static str, at: String, error: io::Error },
     /// An operation on a volume failed.
@@ -48,6 +47,12 @@ if you know its block, `moafs fsck --superblock BLOCK {0}` uses it",
         escape::path(image)
     )]
     NoVolume { image: PathBuf },
+    /// A compressed file.
+    #[error(
+        "{0} is compressed ({program}), and may hold an image: unpack it first, with `{program} -d {0}`",
+        escape::path(image)
+    )]
+    Compressed { image: PathBuf, program: &'static str },
     /// A disk with partitions, and none or several of them are meant. `list` is a line for each.
     #[error("{0}: {problem}; write {0}@NUMBER for one of:{list}", escape::path(image))]
     Partitions { image: PathBuf, problem: String, list: String },
@@ -130,6 +135,11 @@ impl CliError {
     /// Makes an error of a host file, for `map_err`.
     pub(crate) fn host(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> CliError {
         move |error| CliError::Host { what, path: path.to_owned(), error }
+    }
+
+    /// Makes an error of a file that does not exist; `at` is fit to be shown.
+    pub(crate) fn missing(at: String) -> CliError {
+        CliError::HostFile { what: "looking up", at, error: io::Error::from_raw_os_error(libc::ENOENT) }
     }
 
     /// Makes an error of arguments that lack a source or a destination.

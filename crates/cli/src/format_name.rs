@@ -56,11 +56,29 @@ impl FormatName {
 
     /// Returns the format of the volume on a disk.
     pub(crate) fn on_disk(image: &Path, disk: &SharedDisk) -> Result<FormatName> {
-        FormatName::of_head(&read_head(disk)?).ok_or_else(|| match moafs_ext::check::find_copy(&**disk) {
-            Some(copy) => CliError::SuperblockLost { image: image.to_owned(), copy: copy.0 },
-            None => CliError::NoVolume { image: image.to_owned() },
+        let head = read_head(disk)?;
+        if let Some(name) = FormatName::of_head(&head) {
+            return Ok(name);
+        }
+        let image = image.to_owned();
+        Err(match (packer_of(&head), moafs_ext::check::find_copy(&**disk)) {
+            (Some(program), _) => CliError::Compressed { image, program },
+            (None, Some(copy)) => CliError::SuperblockLost { image, copy: copy.0 },
+            (None, None) => CliError::NoVolume { image },
         })
     }
+}
+
+/// Returns the program that unpacks a compressed file with these first bytes.
+fn packer_of(head: &[u8]) -> Option<&'static str> {
+    const PACKERS: [(&[u8], &str); 5] = [
+        (b"\x1f\x8b", "gzip"),
+        (b"\xfd7zXZ\0", "xz"),
+        (b"\x28\xb5\x2f\xfd", "zstd"),
+        (b"BZh", "bzip2"),
+        (b"\x04\x22\x4d\x18", "lz4"),
+    ];
+    PACKERS.iter().find(|(magic, _)| head.starts_with(magic)).map(|(_, program)| *program)
 }
 
 impl fmt::Display for FormatName {
@@ -102,5 +120,12 @@ mod tests {
             assert_eq!(FormatName::of_head(&head(magics)), format);
         }
         assert_eq!(FormatName::of_head(&[]), None);
+    }
+
+    #[test]
+    fn compressed_files_are_known() {
+        assert_eq!(packer_of(b"\x1f\x8b\x08\0"), Some("gzip"));
+        assert_eq!(packer_of(b"\xfd7zXZ\0\0"), Some("xz"));
+        assert_eq!(packer_of(&[0; 8]), None);
     }
 }

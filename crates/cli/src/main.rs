@@ -18,6 +18,7 @@
 //! | `format_name` | the formats of volumes, told apart by their first bytes |
 //! | `partition` | choosing a partition of a disk |
 //! | `holder`, `mounted` | the holder of an image that is in use, and the place where it is mounted |
+//! | `identity` | the UUID that a command gives a volume |
 //! | `owner` | the owner of what a command makes |
 //! | `time` | times as people read them, as JSON has them, and as they are typed |
 //! | `volume`, `place`, `output`, `stop`, `error` | what they share |
@@ -33,6 +34,7 @@ mod fsck;
 mod generate;
 mod helpers;
 mod holder;
+mod identity;
 mod info;
 mod lab;
 mod map;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 use moafs_disk::file::FileOptions;
-use moafs_disk::{Disk, FileDisk, MemDisk, SECTOR, SharedDisk};
+use moafs_disk::{Disk, FileDisk, SECTOR, SharedDisk};
 use moafs_mount::size;
 use moafs_mount::source::Source;
 use moafs_runtime::{Live, Rt};
@@ -24,7 +24,7 @@ use new::New;
 
 use crate::error::{CliError, Result};
 use crate::partition::{self, Part};
-use crate::{output, owner, volume};
+use crate::{identity, output, owner, volume};
 
 /// Make a volume
 ///
@@ -56,8 +56,8 @@ pub(crate) struct MkfsArgs {
     /// The volume's name: at most 16 bytes; of F2FS, 512 characters
     #[arg(short = 'L', long, default_value = "")]
     label: String,
-    /// The volume's identity (default: random)
-    #[arg(short = 'U', long, value_name = "UUID")]
+    /// The volume's identity: a UUID, random, time (of the time and a random node), or clear for none (default: random)
+    #[arg(short = 'U', long, value_name = "UUID", value_parser = identity::parse)]
     uuid: Option<Uuid>,
     /// Owner of the root directory (default: the caller)
     #[arg(long, value_name = "UID:GID", value_parser = owner::parse)]
@@ -158,10 +158,10 @@ impl MkfsArgs {
             bytes: self.size.filter(|_| file.exists() && !self.dry_run),
         };
         if self.dry_run {
-            return self.tell(self.try_out(&new)?, &new);
+            return self.tell(self.plan(self.dry_size()?, &new)?, &new);
         }
         let created = !file.exists();
-        let disk = if created { self.create(Live::new())? } else { self.open()? };
+        let disk = if created { self.create(Live::new())? } else { self.open(&new)? };
         let made = self.make(&*disk, &new);
         if made.is_err() && created {
             // Half a volume in a file of our own making is of no use.
@@ -192,12 +192,11 @@ impl MkfsArgs {
         }
     }
 
-    /// Decides what would be made, and writes nothing.
-    fn try_out(&self, new: &New<'_>) -> Result<Made> {
-        let bytes = self.dry_size()?;
+    /// Decides what would be made on a disk of `bytes`, and writes nothing.
+    fn plan(&self, bytes: u64, new: &New<'_>) -> Result<Made> {
         match self.r#type.family() {
             Some(family) => self.ext.plan(family, bytes, new).map(Made::Ext),
-            None => self.f2fs.make(&MemDisk::new(bytes / SECTOR as u64), new).map(Made::F2fs),
+            None => self.f2fs.plan(bytes, new).map(Made::F2fs),
         }
     }
 
@@ -221,15 +220,20 @@ impl MkfsArgs {
         Ok(Arc::new(FileDisk::create(&self.image, size, rt, FileOptions::default())?))
     }
 
-    fn open(&self) -> Result<SharedDisk> {
+    /// Opens an existing image or device, which grows to the size that is asked for. All that can be refused is, before
+    /// anything changes or is asked.
+    fn open(&self, new: &New<'_>) -> Result<SharedDisk> {
         let (file, choice) = partition::split(&self.image);
         let source = Source::of(&file)?;
         // Claimed until the disk itself is open, which claims devices as well.
         drop(source.claim()?);
         let open = || volume::open_part(&self.image, FileOptions::default(), &Part::Whole).map(|opened| opened.disk);
         let mut disk = open()?;
+        let grows = choice.is_none() && self.grows(&source)?;
+        let bytes = disk.limits().sectors * SECTOR as u64;
+        self.plan(self.size.filter(|_| grows).unwrap_or(bytes), new)?;
         self.allow_overwriting(&disk)?;
-        if choice.is_none() && self.grows(&source)? {
+        if grows {
             drop(disk);
             self.grow(&source)?;
             disk = open()?;

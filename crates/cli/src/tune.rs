@@ -14,7 +14,7 @@ use uuid::Uuid;
 use crate::error::{CliError, Result};
 use crate::format_name::FormatName;
 use crate::mkfs::journal_bytes;
-use crate::{output, partition, volume};
+use crate::{identity, output, partition, volume};
 
 /// Change label, UUID, reserve or behaviour of a volume that is not mounted; give it a journal
 #[derive(Debug, Args)]
@@ -34,8 +34,8 @@ pub(crate) struct TuneArgs {
     /// The label: at most 16 bytes (F2FS: 512 UTF-16 units)
     #[arg(short = 'L', long)]
     label: Option<String>,
-    /// The UUID, or `random`, or `clear` for none
-    #[arg(short = 'U', long, value_name = "UUID", value_parser = new_uuid)]
+    /// The UUID, or `random`, `time` (of the time and a random node), or `clear` for none
+    #[arg(short = 'U', long, value_name = "UUID", value_parser = identity::parse)]
     uuid: Option<Uuid>,
     /// Percentage of blocks kept for root, at most 50
     #[arg(short = 'm', long, value_name = "PERCENT", conflicts_with = "reserved_blocks")]
@@ -52,14 +52,6 @@ pub(crate) struct TuneArgs {
     /// Add a journal of this size: size=MEBIBYTES
     #[arg(short = 'J', long, value_name = "OPTION", value_parser = journal_bytes)]
     journal_size: Option<u64>,
-}
-
-fn new_uuid(text: &str) -> Result<Uuid, String> {
-    match text {
-        "random" | "time" => Ok(Uuid::new_v4()),
-        "clear" => Ok(Uuid::nil()),
-        _ => text.parse().map_err(|_| "give a UUID, random or clear".to_owned()),
-    }
 }
 
 fn on_errors(text: &str) -> Result<OnErrors, String> {

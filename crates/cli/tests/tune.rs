@@ -22,6 +22,11 @@ fn a_volume_gets_a_label_and_a_uuid(format: Format) {
     ok(&["tune", "-L", "holiday", "-U", uuid, &image]);
     let told = info(&scratch).to_string();
     assert!(told.contains("holiday") && told.contains(uuid), "{told}");
+    let version = || info(&scratch)["superblock"]["uuid"].as_str().map(|uuid| uuid[14..15].to_owned());
+    ok(&["tune", "-U", "time", &image]);
+    assert_eq!(version().as_deref(), Some("1"), "a UUID made of the time");
+    ok(&["tune", "-U", "random", &image]);
+    assert_eq!(version().as_deref(), Some("4"));
     scratch.judge();
 }
 

@@ -155,21 +155,48 @@ pub struct MkfsReport {
     pub overprovision_segments: u32,
 }
 
+/// Decides what would be made on a device of `bytes`.
+///
+/// # Errors
+/// If the options do not fit together or with the device.
+pub fn plan(bytes: u64, options: &MkfsOptions) -> Result<MkfsReport, MkfsError> {
+    let (geometry, reserve) = shape(bytes, options)?;
+    Ok(report(geometry, reserve))
+}
+
 /// Makes an empty volume on `disk`. Everything on it is lost.
 ///
 /// # Errors
 /// If the options do not fit together or with the device: then nothing was written. If a request fails: then the old
 /// volume is gone, and of the new one there is nothing, or all of it with one copy of the superblock.
 pub fn mkfs(disk: &dyn Disk, options: &MkfsOptions) -> Result<MkfsReport, MkfsError> {
-    check_options(options)?;
-    let bytes = disk.limits().sectors * SECTOR as u64;
-    let geometry = areas(bytes, options)?;
-    let reserve = reserve(bytes, &geometry, options.overprovision_percent)?;
+    let (geometry, reserve) = shape(disk.limits().sectors * SECTOR as u64, options)?;
     let maker = Maker { disk, options, logs: first_segments(&geometry), geometry, reserve };
     maker.erase_old()?;
     maker.write_areas()?;
     maker.write_superblocks()?;
-    Ok(maker.report())
+    Ok(report(maker.geometry, reserve))
+}
+
+/// Returns the areas of a volume on a device of `bytes`, and what is kept back from users.
+fn shape(bytes: u64, options: &MkfsOptions) -> Result<(Geometry, Reserve), MkfsError> {
+    check_options(options)?;
+    let geometry = areas(bytes, options)?;
+    let reserve = reserve(bytes, &geometry, options.overprovision_percent)?;
+    Ok((geometry, reserve))
+}
+
+fn report(geometry: Geometry, reserve: Reserve) -> MkfsReport {
+    MkfsReport {
+        user_blocks: user_blocks(&geometry, reserve),
+        reserved_segments: reserve.reserved,
+        overprovision_segments: reserve.overprovision,
+        geometry,
+    }
+}
+
+fn user_blocks(geometry: &Geometry, reserve: Reserve) -> u64 {
+    u64::from(geometry.segments - reserve.overprovision) * SEGMENT_BLOCKS as u64
 }
 
 fn check_options(options: &MkfsOptions) -> Result<(), MkfsError> {
@@ -224,7 +251,11 @@ fn areas(bytes: u64, options: &MkfsOptions) -> Result<Geometry, MkfsError> {
     let meta_segments = tables.meta_segments().next_multiple_of(zone);
     let main_zones = (segment_count.saturating_sub(meta_segments) / zone) as u32;
     if main_zones < MAIN_ZONES_MIN {
-        return Err(error(&format!("only {main_zones} zones are left beside the metadata, not {MAIN_ZONES_MIN}")));
+        let zone_mib = (zone * SEGMENT_BYTES) >> 20;
+        return Err(error(&format!(
+            "it needs {MAIN_ZONES_MIN} zones of {zone_mib} MiB for data and nodes, and beside its tables there is room \
+             for {main_zones}"
+        )));
     }
     // Everything below is a number of segments or blocks of this volume, which have 32 bits.
     let sections = main_zones * options.secs_per_zone;
@@ -544,7 +575,7 @@ impl Maker<'_> {
         let large = if self.options.large_nat_bitmap { CpFlags::LARGE_NAT_BITMAP } else { CpFlags::empty() };
         Checkpoint {
             version: version.into(),
-            user_blocks: self.user_blocks(),
+            user_blocks: user_blocks(geo, self.reserve),
             valid_blocks: 2 * u64::from(inodes),
             reserved_segments: self.reserve.reserved,
             overprovision_segments: self.reserve.overprovision,
@@ -560,19 +591,6 @@ impl Maker<'_> {
             crc: 0,
             pack_blocks: 0,
             start_sum: 0,
-        }
-    }
-
-    fn user_blocks(&self) -> u64 {
-        u64::from(self.geometry.segments - self.reserve.overprovision) * SEGMENT_BLOCKS as u64
-    }
-
-    fn report(self) -> MkfsReport {
-        MkfsReport {
-            user_blocks: self.user_blocks(),
-            reserved_segments: self.reserve.reserved,
-            overprovision_segments: self.reserve.overprovision,
-            geometry: self.geometry,
         }
     }
 }

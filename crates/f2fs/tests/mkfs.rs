@@ -272,7 +272,7 @@ fn impossible_wishes_are_named() {
         (MkfsOptions { segs_per_sec: 0, ..options() }, "section"),
         (MkfsOptions { secs_per_zone: 0, ..options() }, "zone"),
         (MkfsOptions { segs_per_sec: u32::MAX, secs_per_zone: u32::MAX, ..options() }, "zone"),
-        (MkfsOptions { segs_per_sec: 10, ..options() }, "zones are left"),
+        (MkfsOptions { segs_per_sec: 10, ..options() }, "there is room for"),
         (MkfsOptions { overprovision_percent: Some(0.0), ..options() }, "overprovision"),
         (MkfsOptions { overprovision_percent: Some(100.0), ..options() }, "overprovision"),
         (MkfsOptions { overprovision_percent: Some(f64::NAN), ..options() }, "overprovision"),

@@ -15,6 +15,8 @@ pub(crate) enum DriverOption {
 
 /// Accepted options; those that end in `=` with any value.
 const ACCEPTED: &[&str] = &[
+    // An image file gets a loop device where one is of use.
+    "loop",
     // Guarantees that moafs gives, and weaker ones.
     "data=ordered",
     "data=writeback",
@@ -141,9 +143,13 @@ mod tests {
 
     #[test]
     fn options_of_fstab_files_for_the_kernels_drivers_are_accepted() {
-        for list in
-            ["errors=remount-ro", "discard,errors=remount-ro,commit=30", "acl,user_xattr,barrier=1", "stripe=128"]
-        {
+        for list in [
+            "errors=remount-ro",
+            "discard,errors=remount-ro,commit=30",
+            "acl,user_xattr,barrier=1",
+            "stripe=128",
+            "loop",
+        ] {
             for option in list.split(',').filter(|option| !option.starts_with("commit=")) {
                 assert_eq!(DriverOption::of(option), Some(DriverOption::Accepted), "{option}");
             }

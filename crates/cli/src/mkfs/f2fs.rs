@@ -4,7 +4,7 @@ use clap::Args;
 use moafs_disk::{Disk, SECTOR};
 use moafs_f2fs::format::superblock::Features;
 use moafs_f2fs::format::{BLOCK, SEGMENT_BLOCKS};
-use moafs_f2fs::mkfs::{FEATURES, MkfsOptions, MkfsReport, mkfs};
+use moafs_f2fs::mkfs::{FEATURES, MkfsOptions, MkfsReport, mkfs, plan};
 use serde::Serialize;
 
 use super::new::New;
@@ -65,9 +65,21 @@ impl F2fsArgs {
     }
 
     pub(super) fn make(&self, disk: &dyn Disk, new: &New<'_>) -> Result<Made> {
-        let sectors = disk.limits().sectors;
-        if let Some(bytes) = new.bytes.filter(|bytes| bytes / SECTOR as u64 != sectors) {
-            let (wanted, there) = (output::size(bytes), output::size(sectors * SECTOR as u64));
+        let options = self.options(disk.limits().sectors * SECTOR as u64, new)?;
+        let report = mkfs(disk, &options).map_err(|error| new.failed(&error))?;
+        Ok(made(&report, options.features))
+    }
+
+    /// Decides what would be made on a device of `bytes`.
+    pub(super) fn plan(&self, bytes: u64, new: &New<'_>) -> Result<Made> {
+        let options = self.options(bytes, new)?;
+        let report = plan(bytes, &options).map_err(|error| new.failed(&error))?;
+        Ok(made(&report, options.features))
+    }
+
+    fn options(&self, there: u64, new: &New<'_>) -> Result<MkfsOptions> {
+        if let Some(wanted) = new.bytes.filter(|wanted| wanted / SECTOR as u64 != there / SECTOR as u64) {
+            let (wanted, there) = (output::size(wanted), output::size(there));
             return Err(CliError::Usage(format!(
                 "{}: an F2FS volume takes the whole image or device, which has {there}, not {wanted}: leave out SIZE, or truncate first",
                 crate::output::path(new.image)
@@ -75,11 +87,6 @@ impl F2fsArgs {
         }
         let features = new.features.iter().map(|name| feature(name)).collect::<Result<Vec<_>, _>>();
         let features = features.map_err(CliError::Usage)?.into_iter().collect();
-        let report = mkfs(disk, &self.options(features, new)).map_err(|error| new.failed(&error))?;
-        Ok(made(&report, features))
-    }
-
-    fn options(&self, features: Features, new: &New<'_>) -> MkfsOptions {
         let mut options = MkfsOptions::new(*new.uuid.as_bytes(), new.now);
         options.label = new.label.to_owned();
         options.features = features;
@@ -89,7 +96,7 @@ impl F2fsArgs {
         options.large_nat_bitmap = self.large_nat_bitmap;
         options.discard = new.discard;
         options.root_owner = new.root_owner;
-        options
+        Ok(options)
     }
 }
 
