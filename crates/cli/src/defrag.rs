@@ -1,12 +1,10 @@
 //! `moafs defrag`: moves scattered files together.
 
 use std::ffi::OsString;
-use std::fs::File;
 use std::io::{self, IsTerminal};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::{Duration, SystemTime};
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -20,13 +18,11 @@ use serde::Serialize;
 use crate::error::{CliError, INTERRUPTED, Result};
 use crate::files::tree::{LastLink, Tree};
 use crate::files::volume_tree::VolumeTree;
+use crate::job;
 use crate::output;
 use crate::place::{Inside, Place};
 use crate::stop::Stop;
 use crate::volume::{Access, Volume, with_volume};
-
-/// Interval at which a mount is asked for the progress of the job.
-const POLL: Duration = Duration::from_millis(100);
 
 /// Move scattered files together again
 ///
@@ -123,31 +119,29 @@ impl DefragArgs {
             .ok_or_else(|| CliError::Usage(format!("{} lies in no mount of moafs", output::path(path))))?;
         let control = mount.target.join(".moafs/defrag");
         let inode = path.metadata().map_err(CliError::host("looking at", path))?.ino();
-        let token = token();
+        let token = job::token();
         let job = DefragJob { token, inode, max_bytes: self.max_bytes, dry_run: self.dry_run };
-        command(&control, &DefragCommand::Start(job))?;
+        job::command(&control, &DefragCommand::Start(job))?;
         let bar = self.progress_bar();
         let mut told = false;
         let status = loop {
-            let status = status(&control)?;
+            let status: DefragStatus = job::status(&control)?;
             if status.token != Some(token) {
-                let lost =
-                    format!("{}: another defrag has begun since; this one's outcome is gone", output::path(&control));
-                return Err(CliError::Usage(lost));
+                return Err(job::lost(&control));
             }
             if !status.running {
                 break status;
             }
-            show(&bar, &status.healed);
+            show(&bar, &status.outcome);
             if stop.is_set() && !std::mem::replace(&mut told, true) {
-                command(&control, &DefragCommand::Stop { token })?;
+                job::command(&control, &DefragCommand::Stop { token })?;
             }
-            std::thread::sleep(POLL);
+            std::thread::sleep(job::POLL);
         };
         bar.finish_and_clear();
         match status.error {
             Some(error) => Err(CliError::Usage(format!("defragmenting {}: {error}", output::path(path)))),
-            None => Ok(status.healed),
+            None => Ok(status.outcome),
         }
     }
 
@@ -159,7 +153,7 @@ impl DefragArgs {
         if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}, {elapsed} (Ctrl-C stops)") {
             bar.set_style(style);
         }
-        bar.enable_steady_tick(POLL);
+        bar.enable_steady_tick(job::POLL);
         bar
     }
 
@@ -216,29 +210,6 @@ fn show(bar: &ProgressBar, healed: &DefragReport) {
         healed.files,
         output::size(healed.bytes_moved)
     ));
-}
-
-/// Returns a number that no other command uses at the same time.
-fn token() -> u64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    (u64::from(std::process::id()) << 32) | u64::from(since.subsec_nanos())
-}
-
-fn command(control: &Path, command: &DefragCommand) -> Result<()> {
-    let file = File::options().write(true).open(control).map_err(CliError::host("opening", control))?;
-    let text = serde_json::to_vec(command).map_err(|error| CliError::Output(error.into()))?;
-    match file.write_all_at(&text, 0) {
-        Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
-            let mount = control.parent().and_then(Path::parent).unwrap_or(control);
-            Err(CliError::Usage(format!("{}: another defrag is running; wait for it", output::path(mount))))
-        }
-        written => written.map_err(CliError::host("writing", control)),
-    }
-}
-
-fn status(control: &Path) -> Result<DefragStatus> {
-    let text = std::fs::read(control).map_err(CliError::host("reading", control))?;
-    serde_json::from_slice(&text).map_err(|error| CliError::host("understanding", control)(error.into()))
 }
 
 #[cfg(test)]

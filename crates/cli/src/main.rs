@@ -18,6 +18,7 @@
 //! | `format_name` | the formats of volumes, told apart by their first bytes |
 //! | `partition` | choosing a partition of a disk |
 //! | `holder`, `mounted` | the holder of an image that is in use, and the place where it is mounted |
+//! | `job`, `question`, `layout` | jobs of a mount's daemon; what is asked about the layout, and the answer |
 //! | `identity` | the UUID that a command gives a volume |
 //! | `owner` | the owner of what a command makes |
 //! | `time` | times as people read them, as JSON has them, and as they are typed |
@@ -36,7 +37,9 @@ mod helpers;
 mod holder;
 mod identity;
 mod info;
+mod job;
 mod lab;
+mod layout;
 mod map;
 mod mkfs;
 mod mount;
@@ -45,6 +48,7 @@ mod output;
 mod owner;
 mod partition;
 mod place;
+mod question;
 mod simdisk;
 mod stat;
 mod stop;

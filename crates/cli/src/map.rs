@@ -9,13 +9,16 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use moafs_disk::file::FileOptions;
+use moafs_ext::Ext;
+use moafs_f2fs::F2fs;
+use moafs_vfs::Format;
+use moafs_vfs::format::Survey;
 
 use crate::error::{CliError, Result};
 use crate::files::host;
-use crate::format_name::FormatName;
-use crate::volume::{self, Access, open_disk, with_volume};
-use crate::{info, output};
+use crate::question::{MapQuestion, Question};
+use crate::volume::{Access, with_volume};
+use crate::{mounted, output};
 
 /// Draw a picture of a volume's layout
 ///
@@ -56,17 +59,48 @@ impl MapArgs {
         Ok(ExitCode::SUCCESS)
     }
 
+    /// Draws the volume: of one that is mounted, its daemon does.
     fn draw(&self) -> Result<String> {
-        let title = output::path(&self.image);
-        let disk = open_disk(&self.image, FileOptions::reader())?.disk;
-        match FormatName::on_disk(&self.image, &disk)? {
-            FormatName::Ext => {
-                let (_, geometry) = info::read_ext(&self.image, &disk)?;
-                let mut grid = ext::Grid::new(&geometry);
-                with_volume!(&self.image, Access::Read, |volume| volume.survey(&mut grid))?;
-                Ok(grid.svg(&title))
-            }
-            FormatName::F2fs => Ok(f2fs::svg(&title, &volume::f2fs_segments(&self.image)?)),
+        let question = MapQuestion { title: output::path(&self.image) };
+        match mounted::find(&self.image) {
+            Some(mount) => mount.ask(&Question::Map(question)),
+            None => with_volume!(&self.image, Access::Read, |volume| volume.looking(drawn(
+                volume.vfs.format(),
+                &question,
+                |to| volume.vfs.format().survey(to)
+            ))),
         }
+    }
+}
+
+/// A function that tells the layout of a volume.
+pub(crate) type Surveying<'a> = dyn FnOnce(&mut dyn Survey) -> moafs_vfs::Result<()> + 'a;
+
+/// An open volume that can be drawn.
+pub(crate) trait Picture: Format {
+    /// Draws the volume, whose files `survey` tells if they are needed.
+    fn picture(&self, title: &str, survey: Box<Surveying<'_>>) -> moafs_vfs::Result<String>;
+}
+
+/// Draws a volume.
+pub(crate) fn drawn<F: Picture>(
+    format: &F,
+    question: &MapQuestion,
+    survey: impl FnOnce(&mut dyn Survey) -> moafs_vfs::Result<()>,
+) -> moafs_vfs::Result<String> {
+    format.picture(&question.title, Box::new(survey))
+}
+
+impl Picture for Ext {
+    fn picture(&self, title: &str, survey: Box<Surveying<'_>>) -> moafs_vfs::Result<String> {
+        let mut grid = ext::Grid::new(self.geometry());
+        survey(&mut grid)?;
+        Ok(grid.svg(title))
+    }
+}
+
+impl Picture for F2fs {
+    fn picture(&self, title: &str, _survey: Box<Surveying<'_>>) -> moafs_vfs::Result<String> {
+        Ok(f2fs::svg(title, &self.segments()))
     }
 }

@@ -20,6 +20,7 @@ use moafs_mount::swap::memory::become_io_flusher;
 use moafs_mount::{Mounting, Settings, serve};
 
 use crate::error::{CliError, Result};
+use crate::layout;
 use crate::output;
 use crate::partition::{self, Part};
 use crate::stat::of_mount;
@@ -178,7 +179,9 @@ fn run_here(
     on_volume!(any, |volume| {
         let Volume { vfs, disk: volume_disk, trace, .. } = volume;
         let disk = Box::new(move || serde_json::to_value(trace.counters()).unwrap_or_default());
-        serve::serve(Mounting { vfs, volume_disk, source, first_byte, claim, target, settings, disk, engine }, ready)
+        let layout = layout::maker(vfs.clone());
+        let mounting = Mounting { vfs, volume_disk, source, first_byte, claim, target, settings, disk, engine, layout };
+        serve::serve(mounting, ready)
     })
     .map_err(CliError::serve(image))?;
     traced.map_or(Ok(()), TraceFile::end)?;

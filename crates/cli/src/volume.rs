@@ -12,12 +12,10 @@ use moafs_disk::queue::{Elevator, QueueOptions};
 use moafs_disk::{DiskError, FileDisk, SharedDisk};
 use moafs_ext::Ext;
 use moafs_f2fs::F2fs;
-use moafs_f2fs::engine::report::SegmentFacts;
 use moafs_mount::MoreCounters;
 use moafs_mount::busy;
 use moafs_mount::options::{FormatOption, HostCache, OptionError};
 use moafs_runtime::{Live, Rt};
-use moafs_vfs::format::Survey;
 use moafs_vfs::{Format, Options, Vfs};
 
 use crate::error::{CliError, Result};
@@ -204,14 +202,6 @@ pub(crate) fn open_beside(device: &Arc<Trace>, image: &Path) -> Result<AnyVolume
     open_volume(image, opened, options, &[])
 }
 
-/// Returns all segments of an F2FS volume.
-pub(crate) fn f2fs_segments(image: &Path) -> Result<Vec<SegmentFacts>> {
-    let options = moafs_f2fs::OpenOptions { read_only: true, ..Default::default() };
-    let Opened { disk, rt, .. } = open_disk(image, FileOptions::reader())?;
-    let f2fs = F2fs::open(disk, rt, options).map_err(|error| CliError::Open { image: image.to_owned(), error })?;
-    Ok(f2fs.segments())
-}
-
 impl AnyVolume {
     /// Returns the counters of the format's engine, if it has some.
     pub(crate) fn engine_counters(&self) -> Option<MoreCounters> {
@@ -226,10 +216,10 @@ impl AnyVolume {
 }
 
 impl<F: Format> Volume<F> {
-    /// Reports the layout of everything on it.
-    pub(crate) fn survey(&self, to: &mut dyn Survey) -> Result<()> {
-        let fail = |error| CliError::Volume { what: "surveying", at: crate::output::path(&self.image), error };
-        self.vfs.format().survey(to).map_err(fail)
+    /// Returns the result of looking at all of it.
+    pub(crate) fn looking<T>(&self, looked: moafs_vfs::Result<T>) -> Result<T> {
+        let at = crate::output::path(&self.image);
+        looked.map_err(|error| CliError::Volume { what: "looking at the layout of", at, error })
     }
 
     /// Writes everything and closes. To be called on every way out of a command that changes

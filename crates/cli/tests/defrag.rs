@@ -138,7 +138,7 @@ fn commands_that_are_not_understood_or_come_from_others_are_refused() {
     assert_eq!((meta.uid(), meta.mode() & 0o777), (0, 0o644));
     let refused = |text: &str| fs::write(&control, text).unwrap_err().raw_os_error();
     assert_eq!(refused("heal"), Some(libc::EINVAL));
-    assert_eq!(refused(&" ".repeat(5000)), Some(libc::EFBIG));
+    assert_eq!(refused(&" ".repeat(9000)), Some(libc::EFBIG));
     assert!(fs::write(mounted.path(".moafs/stats"), "x").is_err());
     let inode = fs::metadata(&mounted.target).unwrap().ino();
     // A job that does not exist fails with a message; one that does ends.

@@ -92,6 +92,12 @@ impl Control {
         Control { cover: Some(cover), ..self }
     }
 
+    /// Adds a file.
+    pub(crate) fn with_file(mut self, file: ControlFile) -> Control {
+        self.files.push(file);
+        Control { cover: self.cover, ..Control::new(self.files, self.mounted, self.owner) }
+    }
+
     fn cover_node(&self) -> NodeId {
         NodeId(CONTROL_FIRST + 1 + self.files.len() as u64)
     }

@@ -26,6 +26,7 @@ use crate::convert;
 use crate::defrag::{DEFRAG_NAME, Defrag};
 use crate::forgotten::Forgotten;
 use crate::ioctl::{self, Command, Trim};
+use crate::layout::{LAYOUT_NAME, Layout, LayoutMaker};
 use crate::log::Log;
 use crate::nodes::Nodes;
 use crate::process;
@@ -54,6 +55,7 @@ pub struct Front<F: Format> {
     block_size: u32,
     control: Control,
     defrag: Arc<Defrag<F>>,
+    layout: Option<Arc<Layout>>,
     swap: Arc<KernelSwap<F>>,
     log: Arc<Log>,
     closed: OnceLock<std::result::Result<(), Error>>,
@@ -104,6 +106,7 @@ impl<F: Format> Front<F> {
             block_size,
             control: control.with_cover(cover),
             defrag,
+            layout: None,
             swap,
             log,
             closed: OnceLock::new(),
@@ -117,6 +120,13 @@ impl<F: Format> Front<F> {
     /// Makes the kernel ask for these opens.
     pub fn with_opens(self, opens: Opens) -> Front<F> {
         Front { opens, ..self }
+    }
+
+    /// Adds `.moafs/layout`, whose answers come from `maker`.
+    pub(crate) fn with_layout(self, maker: LayoutMaker) -> Front<F> {
+        let layout = Arc::new(Layout::new(maker));
+        let control = self.control.with_file(layout_file(&layout));
+        Front { control, layout: Some(layout), ..self }
     }
 
     /// Makes sync wait until the kernel has been told of the files in `notices`.
@@ -344,6 +354,16 @@ fn defrag_file<F: Format>(defrag: &Arc<Defrag<F>>) -> ControlFile {
     }
 }
 
+/// Creates `.moafs/layout`.
+fn layout_file(layout: &Arc<Layout>) -> ControlFile {
+    let (shown, obeying) = (Arc::clone(layout), Arc::clone(layout));
+    ControlFile {
+        name: LAYOUT_NAME,
+        text: Box::new(move |audience| shown.text(audience)),
+        obey: Some(Box::new(move |command| obeying.command(command))),
+    }
+}
+
 /// Creates `.moafs/swap`.
 fn swap_file<F: Format>(swap: &Arc<KernelSwap<F>>) -> ControlFile {
     let (shown, obeying) = (Arc::clone(swap), Arc::clone(swap));
@@ -440,6 +460,9 @@ impl<F: Format> FileSystem for Front<F> {
     fn destroy(&self) {
         self.swap.close();
         self.defrag.close();
+        if let Some(layout) = &self.layout {
+            layout.close();
+        }
         let outcome = self.vfs.clone().close();
         if let Err(error) = &outcome {
             self.log.failure(&format!("closing the volume: {error}"));

@@ -10,7 +10,7 @@
 //! | `nodes` | the mapping between inode numbers and FUSE's node ids |
 //! | `convert`, `ioctl` | conversions between the types of FUSE and of vfs |
 //! | [`control`], `stats` | the control directory `.moafs/` and what it shows |
-//! | [`defrag`](mod@defrag) | the control file that moves scattered files together |
+//! | [`job`], [`defrag`](mod@defrag), [`layout`] | control files that start jobs: moving scattered files together, looking at the layout |
 //! | [`swap`] | the control file, and the file beside it, through which the kernel swaps to the volume |
 //! | [`options`], [`size`] | mount options: [`Settings`]; sizes as they are typed |
 //! | [`source`], [`loop_device`], [`medium`] | the image or device, the kernel's view of it, the disk below it |
@@ -35,6 +35,8 @@ mod failure;
 mod forgotten;
 pub mod front;
 mod ioctl;
+pub mod job;
+pub mod layout;
 pub mod log;
 pub mod loop_device;
 pub mod medium;

@@ -18,6 +18,7 @@ use crate::access_times::AccessTimes;
 use crate::attributes::{AttributesThread, Notices};
 use crate::failure;
 use crate::front::{Front, Opens};
+use crate::layout::LayoutMaker;
 use crate::log::Log;
 use crate::medium::Medium;
 use crate::nodes::Nodes;
@@ -48,6 +49,8 @@ pub struct Mounting<F: Format> {
     pub disk: MoreCounters,
     /// Counters of the format's engine, if it has some.
     pub engine: Option<MoreCounters>,
+    /// Answers questions about the layout.
+    pub layout: LayoutMaker,
 }
 
 /// The reason for which a mount failed or did not end well.
@@ -162,7 +165,8 @@ fn mount<F: Format>(
     notices: Arc<Notices>,
     log: &Arc<Log>,
 ) -> Result<Session<Front<F>>, ServeError> {
-    let Mounting { vfs, volume_disk: _, source, first_byte, claim, target, mut settings, disk, engine } = mounting;
+    let Mounting { vfs, volume_disk: _, source, first_byte, claim, target, mut settings, disk, engine, layout } =
+        mounting;
     // The kernel displays the mount as read-only, and refuses changes by itself.
     let read_only = settings.volume.read_only || vfs.shape().read_only.is_some();
     settings.session.mount.flags.set(MountFlags::RDONLY, read_only);
@@ -186,7 +190,8 @@ fn mount<F: Format>(
         (_, true) => Opens::Checked,
         (_, false) => Opens::Unseen,
     };
-    let front = Front::new(vfs, files, swap, Arc::clone(log)).with_opens(opens).with_notices(notices);
+    let front = Front::new(vfs, files, swap, Arc::clone(log)).with_opens(opens);
+    let front = front.with_notices(notices).with_layout(layout);
     // The kernel itself claims the device from now on.
     drop(claim);
     let session = Session::mount(front, &target, &settings.session)?;

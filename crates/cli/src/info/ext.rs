@@ -3,15 +3,17 @@
 use std::path::Path;
 
 use moafs_disk::{DiskExt, Kind, Lba, SECTOR, SharedDisk, Tag};
+use moafs_ext::Ext;
 use moafs_ext::format::superblock::State;
 use moafs_ext::format::{Descriptor, Geometry, GroupNo, Superblock};
 use moafs_runtime::Timestamp;
 use serde::Serialize;
 use uuid::Uuid;
 
-use super::arguments::InfoArgs;
-use super::facts::Facts;
+use super::facts::{Facts, Tables};
+use super::found::Found;
 use crate::error::{CliError, Result};
+use crate::mounted::Mounted;
 use crate::output;
 use crate::time::Reported;
 
@@ -22,8 +24,6 @@ const SUPERBLOCK_BYTES: usize = 1024;
 #[derive(Debug, Serialize)]
 pub(super) struct Ext2Facts {
     superblock: Header,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    groups: Vec<Group>,
 }
 
 #[derive(Debug, Serialize)]
@@ -64,7 +64,7 @@ struct Group {
 }
 
 /// Reads the superblock and the geometry of a volume.
-pub(crate) fn read_shape(image: &Path, disk: &SharedDisk) -> Result<(Superblock, Geometry)> {
+fn read_shape(image: &Path, disk: &SharedDisk) -> Result<(Superblock, Geometry)> {
     let damaged = |error: String| CliError::Usage(format!("{}: {error}", output::path(image)));
     let bytes = disk.read(Lba::from_byte(SUPERBLOCK_AT), SUPERBLOCK_BYTES, Tag::volume(Kind::Superblock))?;
     let superblock = Superblock::parse(&bytes).map_err(|error| damaged(error.to_string()))?;
@@ -73,28 +73,46 @@ pub(crate) fn read_shape(image: &Path, disk: &SharedDisk) -> Result<(Superblock,
     Ok((superblock, geometry))
 }
 
-pub(super) fn facts(args: &InfoArgs, disk: &SharedDisk) -> Result<Ext2Facts> {
-    let (superblock, geometry) = read_shape(&args.image, disk)?;
-    let with_groups = args.groups || args.json && !args.header;
-    let groups = if with_groups { groups(disk, &geometry)? } else { Vec::new() };
-    Ok(Ext2Facts { superblock: header(&superblock, &geometry), groups })
+pub(super) fn facts(image: &Path, disk: &SharedDisk, mount: Option<&Mounted>) -> Result<Ext2Facts> {
+    let (superblock, geometry) = read_shape(image, disk)?;
+    let mut header = header(&superblock, &geometry);
+    if let Some(mount) = mount {
+        header.state = mount.state();
+        header.free_blocks = mount.free("free").unwrap_or(header.free_blocks);
+        let free_inodes = mount.free("free_inodes").and_then(|inodes| u32::try_from(inodes).ok());
+        header.free_inodes = free_inodes.unwrap_or(header.free_inodes);
+    }
+    Ok(Ext2Facts { superblock: header })
 }
 
-fn groups(disk: &SharedDisk, geometry: &Geometry) -> Result<Vec<Group>> {
-    let block_bytes = geometry.block_size as usize;
-    let mut groups = Vec::new();
-    let mut table = None;
-    for group in geometry.all_groups() {
-        let (block, offset) = geometry.locate_descriptor(group);
-        if table.as_ref().is_none_or(|(at, _)| *at != block) {
-            let at = Lba::from_byte(geometry.byte_of(block));
-            table = Some((block, disk.read(at, block_bytes, Tag::volume(Kind::Descriptors))?));
-        }
-        let Some((_, bytes)) = &table else { break };
-        let slot = &bytes[offset..offset + geometry.desc_size as usize];
-        groups.push(group_row(group, geometry, &Descriptor::parse(slot, geometry)));
+impl Tables for Ext {
+    fn tables(&self, table: bool) -> Found {
+        let geometry = self.geometry();
+        let row = |group| group_row(group, geometry, &self.group(group));
+        let groups: Vec<Group> = geometry.all_groups().map(row).collect();
+        let fields = [("groups".to_owned(), serde_json::to_value(&groups).unwrap_or_default())];
+        let text = if table { groups_text(&groups) } else { String::new() };
+        Found { fields: fields.into_iter().collect(), text }
     }
-    Ok(groups)
+}
+
+fn groups_text(groups: &[Group]) -> String {
+    let mut text = "\n group  first block   blocks     free  free inodes  dirs  bitmaps and table\n".to_owned();
+    for group in groups {
+        text += &format!(
+            "{:>6} {:>12} {:>8} {:>8} {:>12} {:>5}  {} {} {}\n",
+            group.group,
+            group.first_block,
+            group.blocks,
+            group.free_blocks,
+            group.free_inodes,
+            group.directories,
+            group.block_bitmap,
+            group.inode_bitmap,
+            group.inode_table,
+        );
+    }
+    text
 }
 
 fn group_row(group: GroupNo, geometry: &Geometry, descriptor: &Descriptor) -> Group {
@@ -144,25 +162,7 @@ fn header(superblock: &Superblock, geometry: &Geometry) -> Header {
 
 impl Facts for Ext2Facts {
     fn text(&self, image: &Path) -> String {
-        let mut text = self.superblock.text(image);
-        if !self.groups.is_empty() {
-            text += "\n group  first block   blocks     free  free inodes  dirs  bitmaps and table\n";
-        }
-        for group in &self.groups {
-            text += &format!(
-                "{:>6} {:>12} {:>8} {:>8} {:>12} {:>5}  {} {} {}\n",
-                group.group,
-                group.first_block,
-                group.blocks,
-                group.free_blocks,
-                group.free_inodes,
-                group.directories,
-                group.block_bitmap,
-                group.inode_bitmap,
-                group.inode_table,
-            );
-        }
-        text
+        self.superblock.text(image)
     }
 }
 

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use moafs_disk::SharedDisk;
+use moafs_f2fs::F2fs;
 use moafs_f2fs::engine::report::{Head, SegmentCounts, SegmentFacts, SegmentState};
 use moafs_f2fs::format::checkpoint::CpFlags;
 use moafs_f2fs::format::superblock::Geometry;
@@ -10,11 +11,11 @@ use moafs_f2fs::format::{BLOCK, Log, SEGMENT_BLOCKS};
 use serde::Serialize;
 use uuid::Uuid;
 
-use super::arguments::InfoArgs;
-use super::facts::Facts;
+use super::facts::{Facts, Tables};
+use super::found::Found;
 use crate::error::{CliError, Result};
+use crate::mounted::Mounted;
 use crate::output;
-use crate::volume;
 
 /// Classes of the histogram of utilization: tenths, and full segments.
 const CLASSES: usize = 11;
@@ -25,8 +26,6 @@ const BAR: usize = 40;
 pub(super) struct F2fsFacts {
     superblock: Superblock,
     checkpoint: Checkpoint,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    segments: Option<Segments>,
 }
 
 #[derive(Debug, Serialize)]
@@ -61,7 +60,7 @@ struct Area {
 struct Checkpoint {
     version: u64,
     pack: u32,
-    state: &'static str,
+    state: String,
     flags: Vec<String>,
     user_blocks: u64,
     valid_blocks: u64,
@@ -127,11 +126,21 @@ fn read_head(image: &Path, disk: &SharedDisk) -> Result<Head> {
     Head::read(disk).map_err(|error| CliError::Open { image: image.to_owned(), error })
 }
 
-pub(super) fn facts(args: &InfoArgs, disk: &SharedDisk) -> Result<F2fsFacts> {
-    let head = read_head(&args.image, disk)?;
-    let segments =
-        if args.header { None } else { Some(Segments::of(&volume::f2fs_segments(&args.image)?, args.groups)) };
-    Ok(F2fsFacts { superblock: Superblock::of(&head), checkpoint: Checkpoint::of(&head), segments })
+pub(super) fn facts(image: &Path, disk: &SharedDisk, mount: Option<&Mounted>) -> Result<F2fsFacts> {
+    let head = read_head(image, disk)?;
+    let mut checkpoint = Checkpoint::of(&head);
+    if let Some(mount) = mount {
+        checkpoint.state = mount.state();
+    }
+    Ok(F2fsFacts { superblock: Superblock::of(&head), checkpoint })
+}
+
+impl Tables for F2fs {
+    fn tables(&self, table: bool) -> Found {
+        let segments = Segments::of(&self.segments(), table);
+        let fields = [("segments".to_owned(), serde_json::to_value(&segments).unwrap_or_default())];
+        Found { fields: fields.into_iter().collect(), text: segments.text() }
+    }
 }
 
 impl Superblock {
@@ -186,7 +195,7 @@ impl Checkpoint {
         Checkpoint {
             version: checkpoint.version,
             pack: head.pack,
-            state: state(checkpoint.flags),
+            state: state(checkpoint.flags).to_owned(),
             flags: checkpoint.flags.iter_names().map(|(name, _)| name.to_lowercase()).collect(),
             user_blocks: checkpoint.user_blocks,
             valid_blocks: checkpoint.valid_blocks,
@@ -258,7 +267,8 @@ impl Segments {
                 100 => "full".to_owned(),
                 from => format!("{from}..{} %", from + 10),
             };
-            text += &format!("{range:>13} {:>8} {:>7}  {bar}\n", class.data, class.nodes);
+            let line = format!("{range:>13} {:>8} {:>7}  {bar}", class.data, class.nodes);
+            text += &format!("{}\n", line.trim_end());
         }
         if !self.table.is_empty() {
             text += "\n   segment  log          valid  state\n";
@@ -289,8 +299,7 @@ impl LogUse {
 
 impl Facts for F2fsFacts {
     fn text(&self, image: &Path) -> String {
-        let segments = self.segments.as_ref().map(Segments::text).unwrap_or_default();
-        self.superblock.text(image, self.checkpoint.state) + &self.checkpoint.text() + &segments
+        self.superblock.text(image, &self.checkpoint.state) + &self.checkpoint.text()
     }
 }
 
