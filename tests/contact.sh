@@ -50,6 +50,8 @@ volumes() {
     esac
     types 0 "an $maker volume" "$m" mkfs -t "$maker" -L first "$d/v.img" $size
     types 1 "volume (first); -F overwrites it" "$m" mkfs -t "$maker" "$d/v.img"
+    types 1 "" "$m" mkfs -F -t "$maker" -O no_such_feature "$d/v.img" 1G
+    [ "$(stat -c %s "$d/v.img")" = $((128 << 20)) ] || fail "a refused mkfs changed the length of the image"
     types 0 "which is overwritten" "$m" mkfs -F -t "$maker" "$d/v.img"
 
     $as sh -c "mkdir -p '$d/tree/sub' && echo one >'$d/tree/one' && echo two >'$d/tree/sub/two' && ln -s one '$d/tree/link'"
@@ -65,6 +67,28 @@ volumes() {
     types 0 "/tree/sub:" "$m" ls "$d/v.img:/one" "$d/v.img:/tree/sub" "$d/v.img:/tree"
     types 1 "No such file" "$m" ls "$d/v.img:/none" "$d/v.img:/tree"
     types 0 "+0100" "$m" ls -lh "$d/v.img:/"
+    types 0 "$d/v.img:/tree/sub/two" "$m" find "$d/v.img:/tree" -name 't*' -type f -size -2
+    types 1 "No such file" "$m" find "$d/v.img:/none" "$d/v.img:/tree"
+    types 2 "give f, d, l" "$m" find "$d/v.img:/" -type x
+    silent sh -c "echo piped | '$m' cp - '$d/v.img:/piped'"
+    types 0 "piped" "$m" cp "$d/v.img:/piped" -
+    silent sh -c "echo again | '$m' cp /dev/stdin '$d/v.img:/piped'"
+    types 0 "again" "$m" cp "$d/v.img:/piped" /dev/stdout
+    types 1 "name the file" sh -c "echo x | '$m' cp - '$d/v.img:/tree'"
+    types 0 "" sh -c "'$m' ls -tr '$d/v.img:/' | head -1"
+    case $maker in
+    f2fs) types 0 "segments" "$m" info "$d/v.img" ;;
+    *) types 0 "bitmaps and table" "$m" info -g "$d/v.img" ;;
+    esac
+    silent "$m" map "$d/v.img" -o "$d/map.svg"
+    types 1 "ending in .svg" "$m" map "$d/v.img" -o "$d/map.png"
+    silent "$m" tune -L renamed -U time "$d/v.img"
+    types 0 "renamed" "$m" info -H "$d/v.img"
+    types 2 "random, time or clear" "$m" tune -U soon "$d/v.img"
+    gzip -c "$d/v.img" >"$work/v.img.gz"
+    chmod 644 "$work/v.img.gz"
+    types 1 "compressed" "$m" ls "$work/v.img.gz:/"
+    rm -f "$work/v.img.gz"
 }
 
 edits() {
@@ -77,6 +101,9 @@ edits() {
     types 0 "2026-03-01 13:30" "$m" ls -l --time-style=long-iso "$d/v.img:/one"
     silent "$m" touch -m -r "$d/v.img:/one" "$d/v.img:/tree/one"
     types 2 "give a date" "$m" touch -d someday "$d/v.img:/one"
+    silent "$m" touch -t 202603011330.30 "$d/v.img:/one"
+    types 0 "2026-03-01 13:30:30 +0100" "$m" ls -l "$d/v.img:/one"
+    types 2 "CC]YY]MMDDhhmm" "$m" touch -t 2026 "$d/v.img:/one"
     types 0 "/tree" "$m" du -h -d 0 "$d/v.img:/tree"
     types 0 "Volume" "$m" df -h "$d/v.img"
     silent "$m" truncate -s 1.5M "$d/v.img:/long"
@@ -107,9 +134,42 @@ mounted() {
     types 0 "live" "$m" cat "$d/v.img:/live"
     types 0 "live" "$m" ls -l "$d/v.img:/"
     types 0 "file, inode" "$m" stat "$d/v.img:/live"
+    types 0 "$d/v.img:/live" "$m" find "$d/v.img:/" -name live
+    types 0 "live" "$m" cp "$d/v.img:/live" -
+    types 0 "mounted on $mnt" "$m" info "$d/v.img"
+    types 0 "mounted on $mnt" "$m" info -H "$d/v.img"
+    types 0 "\"layout_score\"" "$m" info --json "$d/v.img"
+    types 0 "</svg>" "$m" map "$d/v.img" -o -
+    types 0 "$d/v.img" "$m" df -h "$d/v.img"
+    types 0 "space " "$m" top --once -i 0.1 "$mnt"
+    types 0 "vfs.lookups" "$m" stat "$mnt"
+    types 8 "it is mounted on $mnt" "$m" fsck "$d/v.img"
+    types 32 "is in use" "$m" mkfs -F -t "$maker" "$d/v.img"
     types 1 "it is mounted on $mnt" "$m" rm "$d/v.img:/live"
+    silent "$m" umount "$d/v.img"
+    types 32 "is not a mount of moafs" "$m" umount "$d/v.img"
+    types 1 "unknown mount option" "$m" mount -o nosuchoption "$d/v.img" "$mnt"
+    types 1 "do you mean" "$m" mount -o noatim "$d/v.img" "$mnt"
+    types 32 "No such file" "$m" mount "$d/none.img" "$mnt"
+    types 32 "No such file" "$m" mount "$d/v.img" "$d/none"
+    silent "$m" mount -o errors=remount-ro,acl,user_xattr,loop,barrier,data=ordered,discard "$d/v.img" "$mnt"
     silent "$m" umount "$mnt"
     silent "$m" rm "$d/v.img:/live"
+    interrupted "$d"
+}
+
+# Ctrl-C in the middle of a copy: no part stays, and the volume is sound.
+interrupted() {
+    "$m" cp - "$1/v.img:/part" </dev/zero >"$work/said" 2>&1 &
+    pid=$!
+    sleep 0.5
+    kill -INT $pid
+    got=0
+    wait $pid || got=$?
+    { echo "\$ moafs cp - $1/v.img:/part (and Ctrl-C)"; cat "$work/said"; echo "[$got]"; } >>"$transcript"
+    [ "$got" = 130 ] || [ "$got" = 1 ] || fail "exit code $got of an interrupted copy"
+    types 1 "No such file" "$m" stat "$1/v.img:/part"
+    types 0 "no errors" "$m" fsck -n -f "$1/v.img"
 }
 
 partitions() {

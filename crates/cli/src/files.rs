@@ -1,4 +1,4 @@
-//! Files of a volume without mounting it, and without root: `ls`, `cat`, `cp`, `mv`, `ln`, `rm` and their like.
+//! Files of a volume without mounting it, and without root: `ls`, `find`, `cat`, `cp`, `mv`, `rm` and their like.
 //!
 //! They go through the same [`moafs_vfs::Vfs`] as a mount. Permissions are not checked: a user who
 //! can write the image can write every file in it.
@@ -12,16 +12,22 @@ pub(crate) mod cp;
 mod destination;
 pub(crate) mod df;
 pub(crate) mod du;
+pub(crate) mod file_facts;
+pub(crate) mod find;
+mod glob;
 pub(crate) mod host;
 pub(crate) mod ln;
 pub(crate) mod ls;
 pub(crate) mod mkdir;
 mod mode;
 pub(crate) mod mv;
+mod order;
 pub(crate) mod paths;
+mod reference;
 pub(crate) mod rm;
 mod sizes;
 mod stage;
+mod stream;
 pub(crate) mod touch;
 mod trail;
 pub(crate) mod tree;

@@ -11,7 +11,7 @@
 //! | `defrag` | moving scattered files together, on a mount or without one |
 //! | `swap` | the kernel swaps to a mounted volume |
 //! | `info`, `map`, `stat`, `top` | looking at volumes and mounts |
-//! | `files` | `ls`, `cat`, `cp`, `mv`, `rm` and their like: files of a volume without mounting it |
+//! | `files` | `ls`, `find`, `cat`, `cp`, `mv`, `rm` and their like: files of a volume without mounting it |
 //! | `simdisk`, `lab` | a modelled disk for any file system, and experiments on such disks |
 //! | `generate` | man pages and completions from the definition of all these |
 //! | `trace_file` | the device's requests of a mount, in a file |
@@ -101,6 +101,7 @@ enum Command {
     Stat(stat::StatArgs),
     Top(top::TopArgs),
     Ls(files::ls::LsArgs),
+    Find(files::find::FindArgs),
     Cat(files::cat::CatArgs),
     Cp(files::cp::CpArgs),
     Get(files::cp::GetArgs),
@@ -137,6 +138,7 @@ impl Command {
             Command::Stat(args) => args.run(),
             Command::Top(args) => args.run(),
             Command::Ls(args) => args.run(),
+            Command::Find(args) => args.run(),
             Command::Cat(args) => args.run(),
             Command::Cp(args) => args.run(),
             Command::Get(args) => args.run(),
@@ -169,6 +171,9 @@ fn main() -> ExitCode {
         Some("mount") => parsed("mount", mount::HelperArgs::try_parse_from(arguments)).map(mount::run_for_mount8),
         _ => {
             let command = arguments.get(1).and_then(|command| command.to_str()).unwrap_or_default().to_owned();
+            if command == "find" {
+                files::find::with_two_dashes(&mut arguments[2..]);
+            }
             parsed(&command, Cli::try_parse_from(arguments)).map(|cli| cli.command.run())
         }
     };

@@ -1,5 +1,6 @@
 //! Output: JSON, sizes for people, questions, progress.
 
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::path::Path;
@@ -15,9 +16,31 @@ pub(crate) use crate::escape::{hex_unless_text, hidden, message, name, path};
 /// Shortest interval between two moves of a progress bar.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Prints a value as JSON.
-pub(crate) fn json(value: &impl Serialize) -> Result<()> {
-    print(format!("{}\n", json_text(value)?).as_bytes())
+/// The number of the form of all JSON. A field that goes, or gets another meaning, raises it; a new one does not.
+pub(crate) const SCHEMA: u32 = 1;
+
+/// An object as JSON has it: with the number of its form.
+#[derive(Debug, Serialize)]
+pub(crate) struct WithSchema<'a, T: Serialize> {
+    schema: u32,
+    #[serde(flatten)]
+    value: &'a T,
+}
+
+impl<'a, T: Serialize> WithSchema<'a, T> {
+    pub(crate) fn new(value: &'a T) -> Self {
+        WithSchema { schema: SCHEMA, value }
+    }
+}
+
+/// Prints an object as JSON.
+pub(crate) fn json(object: &impl Serialize) -> Result<()> {
+    print(format!("{}\n", json_text(&WithSchema::new(object))?).as_bytes())
+}
+
+/// Prints a list as JSON: an object that has it as the field `name`.
+pub(crate) fn json_list<T: Serialize>(name: &'static str, list: &[T]) -> Result<()> {
+    json(&BTreeMap::from([(name, list)]))
 }
 
 /// Prints text or bytes.

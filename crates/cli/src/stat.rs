@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::error::{CliError, Result};
-use crate::files::ls::{Rdev, kind_name, mode_text};
+use crate::files::file_facts::{FileFacts, Rdev, mode_text};
 use crate::files::paths::{Going, Look, look_at_each};
 use crate::files::tree::{Details, FileRun, LastLink, Meta, Tree};
 use crate::files::{existing, found};
@@ -42,20 +42,8 @@ pub(crate) struct StatArgs {
 /// The attributes of a file, as JSON shows them.
 #[derive(Debug, Serialize)]
 struct File {
-    image: String,
-    path: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    path_hex: Option<String>,
-    ino: u64,
-    kind: &'static str,
-    mode: String,
-    nlink: u64,
-    uid: u32,
-    gid: u32,
-    size: u64,
-    sectors: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    rdev: Option<Rdev>,
+    #[serde(flatten)]
+    facts: FileFacts,
     atime: Reported,
     mtime: Reported,
     ctime: Reported,
@@ -118,18 +106,7 @@ impl Look for ShowFiles<'_> {
 
 fn file(place: &Inside, meta: &Meta, details: Details, xattrs: Vec<String>) -> File {
     File {
-        image: place.image.to_string_lossy().into_owned(),
-        path: String::from_utf8_lossy(&place.path).into_owned(),
-        path_hex: output::hex_unless_text(&place.path),
-        ino: meta.id.ino(),
-        kind: kind_name(meta.kind),
-        mode: format!("{:04o}", meta.perm),
-        nlink: meta.nlink,
-        uid: meta.uid,
-        gid: meta.gid,
-        size: meta.size,
-        sectors: meta.sectors,
-        rdev: Rdev::of(meta.kind, meta.rdev),
+        facts: FileFacts::of(meta, place, &place.path),
         atime: Reported(meta.atime),
         mtime: Reported(meta.mtime),
         ctime: Reported(details.ctime),
@@ -143,19 +120,12 @@ fn file(place: &Inside, meta: &Meta, details: Details, xattrs: Vec<String>) -> F
 
 impl File {
     fn text(&self, place: &Inside, mode: &str) -> String {
+        let FileFacts { kind, ino, mode: octal, nlink, uid, gid, size, sectors, rdev, .. } = &self.facts;
         let mut text = format!(
-            "{}: {}, inode {}\n  {mode} ({}) links {} uid {} gid {} size {} sectors {}",
+            "{}: {kind}, inode {ino}\n  {mode} ({octal}) links {nlink} uid {uid} gid {gid} size {size} sectors {sectors}",
             output::name(&place.path),
-            self.kind,
-            self.ino,
-            self.mode,
-            self.nlink,
-            self.uid,
-            self.gid,
-            self.size,
-            self.sectors,
         );
-        if let Some(Rdev { major, minor }) = self.rdev {
+        if let Some(Rdev { major, minor }) = rdev {
             text += &format!(" device {major}, {minor}");
         }
         if let (Some(generation), Some(flags)) = (self.generation, self.flags) {

@@ -115,12 +115,43 @@ pub(crate) fn parse(text: &str) -> Result<Timestamp, String> {
     let time = of_seconds(text).or_else(|| in_zone(text)).or_else(|| local_time(text)).or_else(|| from_now(text));
     let time =
         time.ok_or("give a date such as 2026-03-01, '2026-03-01 12:30:00', 2026-03-01T12:30:00Z or @1772368200")?;
+    Ok(of_calendar(time))
+}
+
+/// Parses `[[CC]YY]MMDDhhmm[.ss]`, as touch(1) has it: local time, of this year if it names none.
+pub(crate) fn parse_stamp(text: &str) -> Result<Timestamp, String> {
+    stamp(text).map(of_calendar).ok_or_else(|| "give [[CC]YY]MMDDhhmm[.ss], such as 202603011230.00".to_owned())
+}
+
+fn stamp(text: &str) -> Option<jiff::Timestamp> {
+    let (digits, secs) = text.split_once('.').unwrap_or((text, "00"));
+    if !digits.bytes().chain(secs.bytes()).all(|byte| byte.is_ascii_digit()) || secs.len() != 2 {
+        return None;
+    }
+    let (year, rest) = digits.split_at_checked(digits.len().checked_sub(8)?)?;
+    let year: i16 = match year.len() {
+        0 => Zoned::now().year(),
+        // As POSIX has it: 69 to 99 are of the last century.
+        2 => year.parse().map(|year: i16| if year < 69 { 2000 + year } else { 1900 + year }).ok()?,
+        4 => year.parse().ok()?,
+        _ => return None,
+    };
+    let field = |at: usize| rest.get(at..at + 2)?.parse::<i8>().ok();
+    // A leap second is the first one of the next minute.
+    let (secs, leap): (i8, i64) = if secs == "60" { (59, 1) } else { (secs.parse().ok()?, 0) };
+    let time = DateTime::new(year, field(0)?, field(2)?, field(4)?, field(6)?, secs, 0).ok()?;
+    let time = time.to_zoned(TimeZone::system()).ok()?.timestamp();
+    time.checked_add(Span::new().seconds(leap)).ok()
+}
+
+/// Returns a time as volumes have it.
+fn of_calendar(time: jiff::Timestamp) -> Timestamp {
     let nanos = time.subsec_nanosecond();
     // A time before 1970 has nanoseconds that count down from its second; here they count up.
     let borrows = nanos < 0;
     let secs = time.as_second() - i64::from(borrows);
     let nanos = if borrows { nanos + 1_000_000_000 } else { nanos };
-    Ok(Timestamp::new(secs, nanos.unsigned_abs()))
+    Timestamp::new(secs, nanos.unsigned_abs())
 }
 
 /// Parses `@SECONDS` since 1970, with an optional fraction.
@@ -205,6 +236,21 @@ mod tests {
         }
         for text in ["", "@", "soon", "2026-13-01", "2026-02-30", "12:30", "1234567890", "@1.1234567890"] {
             assert!(parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn stamps_are_read_as_touch_reads_them() {
+        let stamp = |text: &str| parse_stamp(text).map(|at| TimeStyle::Format("%Y%m%d%H%M.%S".to_owned()).show(at));
+        assert_eq!(stamp("202603011230.59"), Ok("202603011230.59".to_owned()));
+        assert_eq!(stamp("2603011230"), Ok("202603011230.00".to_owned()));
+        assert_eq!(stamp("6901010000"), Ok("196901010000.00".to_owned()));
+        assert_eq!(stamp("202603011230.60"), Ok("202603011231.00".to_owned()));
+        assert_eq!(stamp("03011230").map(|text| text[4..].to_owned()), Ok("03011230.00".to_owned()));
+        for text in
+            ["", "1230", "3011230", "202613011230", "202602301230", "202603012460", "202603011230.5", "2026-0301"]
+        {
+            assert!(stamp(text).is_err(), "{text}");
         }
     }
 

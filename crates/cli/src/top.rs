@@ -13,6 +13,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::error::Result;
+use crate::output::WithSchema;
 use crate::stop::Stop;
 use crate::time::{self, Reported};
 use crate::{output, stat};
@@ -95,7 +96,7 @@ impl TopArgs {
             if self.json {
                 let time = Reported(Live::new().timestamp());
                 let report = Report { time, interval_s: secs, now: gauges(&now.1), rates: &rates };
-                let line = serde_json::to_string(&report).unwrap_or_default();
+                let line = serde_json::to_string(&WithSchema::new(&report)).unwrap_or_default();
                 output::print(format!("{line}\n").as_bytes())?;
             } else {
                 let clear = if is_watched { "\x1b[H\x1b[2J" } else { "" };

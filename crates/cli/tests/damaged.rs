@@ -92,7 +92,7 @@ fn listings_of_cyclic_trees_end_and_show_the_rest(format: Format) {
             assert!(listed.contains("other-directory") && listed.len() < 20_000, "{listed}");
             if arguments.contains(&"--json") {
                 let entries: serde_json::Value = serde_json::from_str(&listed).unwrap();
-                let paths = || entries.as_array().unwrap().iter().filter_map(|entry| entry["path"].as_str());
+                let paths = || entries["files"].as_array().unwrap().iter().filter_map(|entry| entry["path"].as_str());
                 assert!(paths().any(|path| path.ends_with("/file")), "{listed}");
             }
         }

@@ -68,7 +68,9 @@ fn names_are_made_listed_printed_and_removed(format: Format) {
     assert!(ok(&["ls", "-lR", &scratch.inside("/a")]).contains("/a/b:"));
     let listing = ok(&["ls", "-R", "--json", &scratch.inside("/a")]);
     let entries: serde_json::Value = serde_json::from_str(&listing).unwrap();
-    assert!(entries.as_array().unwrap().iter().any(|entry| entry["path"] == "/a/b/file" && entry["size"] == 8));
+    assert!(
+        entries["files"].as_array().unwrap().iter().any(|entry| entry["path"] == "/a/b/file" && entry["size"] == 8)
+    );
     let stat: serde_json::Value = serde_json::from_str(&ok(&["stat", "--json", &scratch.inside("/a/b/file")])).unwrap();
     assert_eq!((&stat["runs"][0]["file_block"], &stat["runs"][0]["blocks"]), (&0.into(), &1.into()));
     ok(&["rm", "-r", &scratch.inside("/a")]);
@@ -378,6 +380,31 @@ fn mkfs_makes_f2fs_volumes_as_they_are_asked_for() {
     scratch.judge();
     ok(&["mkfs", "-q", "-F", &image]);
     e2fsck(&scratch.image());
+}
+
+#[test]
+fn mkfs_that_is_refused_changes_nothing() {
+    for format in [Format::Ext2, Format::F2fs] {
+        let scratch = Scratch::with_plain_volume(format);
+        let image = scratch.image().display().to_string();
+        let before = fs::read(scratch.image()).unwrap();
+        for wrong in [
+            &["-t", "ext4", "-b", "1000"][..],
+            &["-t", "ext4", "-O", "no_such_feature"],
+            &["-t", "ext2", "-L", "a label of more than sixteen bytes"],
+            &["-t", "f2fs", "-s", "0"],
+            &["-t", "f2fs", "-O", "inode_checksum"],
+        ] {
+            for size in [None, Some("1G")] {
+                let arguments: Vec<&str> = ["mkfs", "-F"].into_iter().chain(wrong.iter().copied()).collect();
+                let (_, said) = fails(&arguments.into_iter().chain([image.as_str()]).chain(size).collect::<Vec<_>>());
+                assert!(!said.contains("is overwritten"), "{said}");
+                assert!(fs::read(scratch.image()).unwrap() == before, "{wrong:?} changed the image");
+            }
+        }
+        ok(&["mkfs", "-q", "-F", "-t", format.name(), &image, "200M"]);
+        assert_eq!(fs::metadata(scratch.image()).unwrap().len(), 200 << 20);
+    }
 }
 
 #[test]

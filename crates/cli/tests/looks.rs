@@ -15,6 +15,7 @@ support::tests_of_ext4_and_f2fs! {
     ls_lists_files_before_directories_below_heads,
     ls_follows_a_link_to_a_directory_where_it_is_given,
     ls_shows_sizes_times_and_colours_as_asked,
+    ls_lists_in_the_order_that_is_asked_for,
     cat_prints_several_files_and_goes_on_after_a_failure,
     stat_shows_several_files,
     times_are_local_for_people_and_utc_in_json,
@@ -75,6 +76,7 @@ fn ls_lists_files_before_directories_below_heads(format: Format) {
     let head = format!("{}:/dir/deep:\ndeeper\n", scratch.image().display());
     assert!(ok(&["ls", &at("/dir/deep"), &other.inside("/dir/deep")]).starts_with(&head));
     let all: Value = serde_json::from_str(&ok(&["ls", "--json", &at("/dir/deep"), &at("/one")])).unwrap();
+    let all = &all["files"];
     assert_eq!((&all[0]["path"], &all[1]["path"]), (&"/one".into(), &"/dir/deep/deeper".into()));
     assert_eq!(all[0]["image"], scratch.image().display().to_string());
 }
@@ -101,6 +103,27 @@ fn ls_shows_sizes_times_and_colours_as_asked(format: Format) {
     assert!(!ok(&["ls", "--color=auto", &at("/")]).contains('\x1b'));
 }
 
+fn ls_lists_in_the_order_that_is_asked_for(format: Format) {
+    let scratch = volume(format);
+    let at = |path: &str| scratch.inside(path);
+    for (path, day, size) in [("/o/a", "2026-03-02", "10"), ("/o/b", "2026-03-03", "30"), ("/o/c", "2026-03-01", "10")]
+    {
+        ok(&["mkdir", "-p", &at("/o")]);
+        ok(&["truncate", "-s", size, &at(path)]);
+        ok(&["touch", "-d", day, &at(path)]);
+    }
+    let order = |options: &[&str]| ok(&[&["ls"], options, &[&at("/o")]].concat()).replace('\n', " ");
+    assert_eq!(order(&["-t"]), "b a c ");
+    assert_eq!(order(&["-tr"]), "c a b ");
+    assert_eq!(order(&["-S"]), "b a c ");
+    assert_eq!(order(&["-S", "-r"]), "c a b ");
+    assert_eq!(order(&["-t", "-S", "-r"]), "c a b ", "the last one of -t and -S holds");
+    assert_eq!(order(&["-r"]), "c b a ");
+    // Files that are given come before directories, whatever the order.
+    let listed = ok(&["ls", "-tr", &at("/o"), &at("/o/b"), &at("/o/c")]);
+    assert!(listed.starts_with("/o/c\n/o/b\n\n/o:\nc\n"), "{listed}");
+}
+
 fn cat_prints_several_files_and_goes_on_after_a_failure(format: Format) {
     let scratch = volume(format);
     let at = |path: &str| scratch.inside(path);
@@ -117,6 +140,7 @@ fn stat_shows_several_files(format: Format) {
     assert!(text.contains("/one: file") && text.contains("/dir/three: file"), "{text}");
     let objects = ok(&["stat", "--json", &at("/one"), &at("/link")]);
     let objects: Vec<Value> = serde_json::Deserializer::from_str(&objects).into_iter().map(Result::unwrap).collect();
+    assert!(objects.iter().all(|object| object["schema"] == 1), "{objects:?}");
     assert_eq!((&objects[0]["kind"], &objects[1]["kind"]), (&"file".into(), &"symlink".into()));
     let followed: Value = serde_json::from_str(&ok(&["stat", "-L", "--json", &at("/link")])).unwrap();
     assert_eq!(followed["kind"], "directory");

@@ -3,17 +3,12 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use moafs_vfs::types::FileKind;
 
 use super::paths::{Going, Look, Paths, look_at_each};
 use super::tree::{LastLink, Tree};
-use super::{failure, found};
+use super::{found, stream};
 use crate::error::Result;
-use crate::output;
 use crate::place::Inside;
-
-/// Bytes read at once.
-const CHUNK_BYTES: usize = 1 << 20;
 
 /// Print files of a volume, one after the other
 #[derive(Debug, Args)]
@@ -40,21 +35,6 @@ struct Cat;
 impl Look for Cat {
     fn at<T: Tree>(&mut self, tree: &T, place: &Inside, going: &mut Going) -> Result<()> {
         let file = found(tree, place, LastLink::Followed)?;
-        match tree.meta(&file)?.kind {
-            FileKind::Regular => {}
-            FileKind::Directory => return Err(failure("printing", place, libc::EISDIR)),
-            _ => return Err(failure("printing", place, libc::EINVAL)),
-        }
-        let mut chunk = vec![0; CHUNK_BYTES];
-        let mut at = 0;
-        loop {
-            let len = tree.read(&file, at, &mut chunk)?;
-            if len == 0 {
-                return Ok(());
-            }
-            output::print(&chunk[..len])?;
-            at += len as u64;
-            going.stop().check()?;
-        }
+        stream::send(tree, &file, &mut stream::Output::Standard, going.stop()).map(drop)
     }
 }

@@ -68,8 +68,8 @@ impl Work for Chmod {
         if !self.recursive {
             return self.change(tree, &top);
         }
-        visit(tree, top, going, |visit| match visit {
-            Visit::Meets { kind: FileKind::Symlink, .. } | Visit::Leaves => Ok(true),
+        visit(tree, top, &place.path, going, |visit| match visit {
+            Visit::Meets { kind: FileKind::Symlink, .. } | Visit::Leaves { .. } => Ok(true),
             Visit::Meets { node, .. } => self.change(tree, node).map(|()| true),
         })
     }

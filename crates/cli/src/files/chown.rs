@@ -76,9 +76,9 @@ impl Work for Chown {
         if !self.recursive {
             return self.change(tree, &top);
         }
-        visit(tree, top, going, |visit| match visit {
+        visit(tree, top, &place.path, going, |visit| match visit {
             Visit::Meets { node, .. } => self.change(tree, node).map(|()| true),
-            Visit::Leaves => Ok(true),
+            Visit::Leaves { .. } => Ok(true),
         })
     }
 }

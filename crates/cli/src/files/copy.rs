@@ -43,6 +43,40 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) names: bool,
 }
 
+impl Surroundings<'_> {
+    /// Checks that a file of a kind can take the place of `old`. Returns the attributes of that.
+    pub(crate) fn replaced<D: Tree>(&self, to: &D, old: &D::Node, kind: FileKind) -> Result<Meta> {
+        let (meta, reached) = (to.meta(old)?, to.leads_to(old)?);
+        let is = |id: FileId| meta.id == id || reached.is_some_and(|(reached, _)| reached == id);
+        let refused = |why: &str| Err(CliError::Usage(format!("{} is {why}", to.describe(old))));
+        if self.images.iter().any(|image| is(*image)) {
+            return refused("the image of a volume that is in use here: it is not replaced");
+        }
+        match (meta.kind, reached) {
+            (FileKind::Directory, _) => refused("a directory; a file cannot take its place"),
+            (_, Some((_, FileKind::Directory))) => {
+                refused("a symbolic link to a directory; a file cannot take its place")
+            }
+            (FileKind::Regular | FileKind::Symlink, _) => Ok(meta),
+            (old, _) if old == kind => Ok(meta),
+            _ => refused("a special file; no other takes its place"),
+        }
+    }
+}
+
+impl Keep {
+    /// Returns the attributes of a new file of a kind whose attributes are not kept. One that takes the place of
+    /// another file has that file's owner and permissions.
+    pub(crate) fn attributes(&self, kind: FileKind, perm: u32, old: Option<&Meta>) -> Attributes {
+        let (owner, perm) = match old.filter(|old| old.kind == FileKind::Regular && kind == FileKind::Regular) {
+            Some(old) => (Some((old.uid, old.gid)), old.perm & 0o777),
+            None => (self.owner, perm & 0o777 & !self.umask),
+        };
+        // Symbolic links have no mode of their own.
+        Attributes { owner, perm: (kind != FileKind::Symlink).then_some(perm), ..Attributes::default() }
+    }
+}
+
 /// The numbers of copied files, and of failures.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
@@ -265,27 +299,7 @@ impl<'t, S: Tree, D: Tree> Copy<'t, S, D> {
         if is(meta.id) || source.is_some_and(|(source, _)| source == old_meta.id) {
             return Err(self.same_file(node, &old).into());
         }
-        let what = || self.to.describe(&old);
-        if self.around.images.iter().any(|image| is(*image)) {
-            return Err(CliError::Usage(format!(
-                "{} is the image of a volume that is in use here: it is not replaced",
-                what()
-            ))
-            .into());
-        }
-        match (old_meta.kind, reached) {
-            (FileKind::Directory, _) => {
-                Err(CliError::Usage(format!("{} is a directory; a file cannot take its place", what())).into())
-            }
-            (_, Some((_, FileKind::Directory))) => Err(CliError::Usage(format!(
-                "{} is a symbolic link to a directory; a file cannot take its place",
-                what()
-            ))
-            .into()),
-            (FileKind::Regular | FileKind::Symlink, _) => Ok(Some(old_meta)),
-            (kind, _) if kind == meta.kind => Ok(Some(old_meta)),
-            _ => Err(CliError::Usage(format!("{} is a special file; no other takes its place", what())).into()),
-        }
+        Ok(Some(self.around.replaced(self.to, &old, meta.kind)?))
     }
 
     fn same_file(&self, node: &S::Node, old: &D::Node) -> CliError {
@@ -450,29 +464,17 @@ impl<'t, S: Tree, D: Tree> Copy<'t, S, D> {
         Ok(())
     }
 
-    /// Returns the attributes that a copy gets. One that takes the place of another file has that
-    /// file's owner and permissions, unless the source's are kept.
+    /// Returns the attributes that a copy gets.
     fn attributes(&self, node: &S::Node, meta: &Meta, old: Option<&Meta>) -> Result<Attributes> {
         let keep = &self.around.keep;
-        // Symbolic links have no mode of their own.
-        let has_perm = meta.kind != FileKind::Symlink;
-        let perm = |perm: u32| has_perm.then_some(perm);
-        if keep.all {
-            return Ok(Attributes {
-                owner: Some((meta.uid, meta.gid)),
-                perm: perm(meta.perm),
-                xattrs: self.from.xattrs(node)?.into_iter().filter(is_portable).collect(),
-                times: Some([meta.atime, meta.mtime]),
-            });
+        if !keep.all {
+            return Ok(keep.attributes(meta.kind, meta.perm, old));
         }
-        let old = old.filter(|old| old.kind == FileKind::Regular && meta.kind == FileKind::Regular);
-        Ok(match old {
-            Some(old) => {
-                Attributes { owner: Some((old.uid, old.gid)), perm: perm(old.perm & 0o777), ..Attributes::default() }
-            }
-            None => {
-                Attributes { owner: keep.owner, perm: perm(meta.perm & 0o777 & !keep.umask), ..Attributes::default() }
-            }
+        Ok(Attributes {
+            owner: Some((meta.uid, meta.gid)),
+            perm: (meta.kind != FileKind::Symlink).then_some(meta.perm),
+            xattrs: self.from.xattrs(node)?.into_iter().filter(is_portable).collect(),
+            times: Some([meta.atime, meta.mtime]),
         })
     }
 

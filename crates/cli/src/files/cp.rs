@@ -15,6 +15,7 @@ use moafs_vfs::types::FileKind;
 use super::copy::{Copy, Keep, Surroundings, Tally};
 use super::destination::Destination;
 use super::host::{self, Host};
+use super::stream::{self, Input, Output};
 use super::tree::{FileId, LastLink, Tree};
 use super::volume_tree::VolumeTree;
 use crate::error::{CliError, Result};
@@ -28,7 +29,8 @@ use crate::{mounted, output, owner, stat};
 ///
 /// IMAGE:PATH names a file of a volume; everything else is a file of the host. As with cp(1), a source goes *into* a
 /// destination that is a directory. Holes stay holes. A symbolic link that is given is followed, but with -r or -a it
-/// stays a link, as do all in directories: -L, -H and -P say otherwise.
+/// stays a link, as do all in directories: -L, -H and -P say otherwise. The source - is standard input, and the
+/// destination - standard output; ./- is a file of that name.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -36,6 +38,8 @@ Examples:
   moafs cp -a disk.img:/etc ./etc-of-image      out of it, with owners, times, links, attributes
   moafs cp -rLv site disk.img:/srv              what symbolic links lead to, in their place; each name is told
   moafs cp a.img:/kernel b.img:/boot/kernel     from volume to volume
+  zcat notes.gz | moafs cp - disk.img:/notes    standard input becomes a file
+  moafs cp disk.img:/notes - | less             a file goes to standard output
 
 Exit code: 0 everything copied, 1 something was not (and said so), 130 interrupted.")]
 pub(crate) struct CpArgs {
@@ -165,9 +169,11 @@ fn copy_all(sources: &[OsString], to: &Place, how: &How) -> Result<ExitCode> {
     let images: Vec<FileId> = sources.iter().chain([to]).filter_map(image_of).collect();
     let (keep, progress) = (how.keep(to), output::spinner("copied"));
     let around = Surroundings { keep, images: &images, stop: &stop, progress, names: how.verbose };
-    let copied = match to {
-        Place::Host(path) => copy_to(&sources, None, &Host::whole(), path.as_os_str().as_bytes(), how, &around),
-        Place::Volume(inside) => {
+    let out = if let Place::Host(path) = to { Output::of(path)? } else { None };
+    let copied = match (to, out) {
+        (Place::Host(path), Some(mut out)) => send(&sources, path, &mut out, how, &stop),
+        (Place::Host(path), None) => copy_to(&sources, None, &Host::whole(), path.as_os_str().as_bytes(), how, &around),
+        (Place::Volume(inside), _) => {
             with_volume!(&inside.image, Access::Write, |volume| copy_into(&sources, volume, inside, how, &around))
         }
     };
@@ -181,6 +187,32 @@ fn copy_all(sources: &[OsString], to: &Place, how: &How) -> Result<ExitCode> {
         0 => Ok(ExitCode::SUCCESS),
         failed => Err(CliError::Incomplete { failed, all: tally.files + failed }),
     }
+}
+
+/// Writes the contents of the only source to standard output, or whatever stream the destination is.
+fn send(sources: &[Place], to: &Path, out: &mut Output, how: &How, stop: &Stop) -> Result<Tally> {
+    let [source] = sources else {
+        return Err(CliError::Usage(format!("{} is no directory: several files cannot go there", output::path(to))));
+    };
+    let bytes = match source {
+        Place::Host(path) => match Input::of(path, false)? {
+            Some(input) => stream::pass_on(input, out, stop)?,
+            None => send_file(&Host::whole(), path.as_os_str().as_bytes(), out, how, stop)?,
+        },
+        Place::Volume(from) => match mounted::mount_point(&from.image) {
+            Some(dir) => send_file(&Host::mounted(&from.image, &dir)?, &from.path, out, how, stop)?,
+            None => with_volume!(&from.image, Access::Read, |volume| {
+                send_file(&VolumeTree::new(&volume.vfs, &from.image), &from.path, out, how, stop)
+            })?,
+        },
+    };
+    Ok(Tally { files: 1, bytes, failed: 0 })
+}
+
+fn send_file<S: Tree>(from: &S, path: &[u8], out: &mut Output, how: &How, stop: &Stop) -> Result<u64> {
+    let missing = || CliError::missing(from.shown(path));
+    let node = from.resolve(path, how.last_link())?.ok_or_else(missing)?;
+    stream::send(from, &node, out, stop)
 }
 
 /// Returns the identity of the host's file that holds the volume of a place.
@@ -228,11 +260,14 @@ fn copy_to<D: Tree>(
     around: &Surroundings<'_>,
 ) -> Result<Tally> {
     let destination = Destination::new(path, sources.len(), "copied");
-    let mut target = Target { to, destination, last: how.last_link(), around };
+    let mut target = Target { to, path, destination, last: how.last_link(), around };
     let mut total = Tally::default();
     for source in sources {
         let tally = match source {
-            Place::Host(from) => target.copy_from(&Host::whole(), from.as_os_str().as_bytes())?,
+            Place::Host(from) => match Input::of(from, how.is_recursive())? {
+                Some(input) => target.receive(input, from)?,
+                None => target.copy_from(&Host::whole(), from.as_os_str().as_bytes())?,
+            },
             // The source is in the same volume, which is open already.
             Place::Volume(from) if open.as_ref().is_some_and(|open| is_same_volume(&from.image, open.image)) => {
                 target.copy_from(to, &from.path)?
@@ -265,6 +300,7 @@ fn open_source(image: &Path, target: Option<&Open<'_>>) -> Result<AnyVolume> {
 /// The target of a copy.
 struct Target<'a, D: Tree> {
     to: &'a D,
+    path: &'a [u8],
     destination: Destination<'a>,
     /// The treatment of symbolic links that are given as sources.
     last: LastLink,
@@ -287,17 +323,42 @@ impl<D: Tree> Target<'_, D> {
         result.map(|()| tally)
     }
 
+    /// Makes a file of what a stream brings. Failures are reported and counted as those of [`Self::copy_from`].
+    fn receive(&mut self, input: Input, source: &Path) -> Result<Tally> {
+        match self.received(input, source) {
+            Ok(bytes) => Ok(Tally { files: 1, bytes, failed: 0 }),
+            Err(error @ (CliError::Interrupted | CliError::Output(_))) => Err(error),
+            Err(error) => {
+                output::complain(&error);
+                Ok(Tally { failed: 1, ..Tally::default() })
+            }
+        }
+    }
+
+    fn received(&mut self, input: Input, source: &Path) -> Result<u64> {
+        let to = self.to.shown(self.path);
+        if source.as_os_str() == "-" && self.destination.is_existing_directory(self.to)? {
+            return Err(CliError::Usage(format!("{to} is a directory: name the file that standard input becomes")));
+        }
+        if self.destination.is_new_directory(self.to)? {
+            return Err(CliError::Usage(format!("{to} is no directory: there is nothing of that name")));
+        }
+        let (dir, name) = self.destination.of(self.to, source.as_os_str().as_bytes())?;
+        let name = name.ok_or_else(|| CliError::Usage(format!("{to} is a directory: name the file")))?;
+        stream::receive(input, self.to, dir, &name, self.around)
+    }
+
     #[allow(clippy::type_complexity, reason = "taken apart at once")]
     fn begin<'c, S: Tree>(
         &'c mut self,
         from: &'c S,
         source: &[u8],
     ) -> Result<(Copy<'c, S, D>, S::Node, Option<Vec<u8>>)> {
-        let missing = || CliError::Usage(format!("{} does not exist", output::name(source)));
+        let missing = || CliError::missing(from.shown(source));
         let last = if source.ends_with(b"/") { LastLink::Followed } else { self.last };
         let node = from.resolve(source, last)?.ok_or_else(missing)?;
         if from.meta(&node)?.kind != FileKind::Directory && self.destination.is_new_directory(self.to)? {
-            let to = self.destination.shown();
+            let to = self.to.shown(self.path);
             return Err(CliError::Usage(format!("{to} is no directory: there is nothing of that name")));
         }
         let (dir, name) = self.destination.of(self.to, source)?;

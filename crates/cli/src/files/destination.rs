@@ -32,9 +32,10 @@ impl<'a> Destination<'a> {
         self.last = LastLink::Kept;
     }
 
-    /// Returns the path as messages show it.
-    pub(crate) fn shown(&self) -> String {
-        output::name(self.path)
+    /// Returns true if sources would go into a directory.
+    pub(crate) fn is_existing_directory<D: Tree>(&self, to: &D) -> Result<bool> {
+        let existing = to.resolve(self.path, self.last)?;
+        Ok(existing.map(|node| to.meta(&node)).transpose()?.is_some_and(|meta| meta.kind == FileKind::Directory))
     }
 
     /// Returns true if the path ends in a slash, and there is nothing.
@@ -66,7 +67,7 @@ impl<'a> Destination<'a> {
 
     /// Returns the directory and the name of a destination that is no directory, or does not exist.
     fn new_file<D: Tree>(&self, to: &D) -> Result<(D::Node, Vec<u8>)> {
-        let shown = self.shown();
+        let shown = to.shown(self.path);
         if self.is_directory {
             return Err(CliError::Usage(format!("{shown} is no directory: several files cannot go there")));
         }

@@ -1,20 +1,19 @@
 //! `moafs df`: shows the space of volumes.
 
 use std::ffi::OsString;
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Args;
-use moafs_vfs::Format;
 use moafs_vfs::api::StatFs;
 use serde::Serialize;
 
-use super::paths::{Going, Work, on_each};
+use super::paths::by_image;
 use super::sizes::Sizes;
-use super::volume_tree::VolumeTree;
-use crate::error::Result;
-use crate::output;
+use crate::error::{CliError, Result};
 use crate::place::Inside;
-use crate::volume::Access;
+use crate::volume::{Access, with_volume};
+use crate::{mounted, output};
 
 /// Show the space of volumes
 ///
@@ -26,7 +25,7 @@ use crate::volume::Access;
 Examples:
   moafs df disk.img
   moafs df -h root.img home.img raspios.img@2
-  moafs df --json disk.img | jq .[0].available
+  moafs df --json disk.img | jq .volumes[0].available
 
 Exit code: 0 everything shown, 1 something was not (and said so)."
 )]
@@ -55,10 +54,14 @@ struct Row {
 impl DfArgs {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let images = self.images.iter().map(|image| Inside::parse(image, None)).collect();
-        let mut work = Df { rows: Vec::new() };
-        let code = on_each(images, &mut work)?;
-        match work.rows.as_slice() {
-            rows if self.sizes.json => output::json(&rows)?,
+        let mut rows = Vec::new();
+        let code = by_image(images, |image, places, _going| {
+            let space = space(image)?;
+            rows.extend(places.iter().map(|_| row(image.to_string_lossy().into_owned(), &space)));
+            Ok(())
+        })?;
+        match rows.as_slice() {
+            rows if self.sizes.json => output::json_list("volumes", rows)?,
             [] => {}
             rows => output::print(self.table(rows).as_bytes())?,
         }
@@ -91,17 +94,23 @@ impl DfArgs {
     }
 }
 
-struct Df {
-    rows: Vec<Row>,
-}
-
-impl Work for Df {
-    const ACCESS: Access = Access::Read;
-
-    fn on<F: Format>(&mut self, tree: &VolumeTree<'_, F>, place: &Inside, _going: &mut Going) -> Result<()> {
-        self.rows.push(row(place.image.to_string_lossy().into_owned(), &tree.space()));
-        Ok(())
-    }
+/// Returns the space of a volume: of one that moafs has mounted, through the mount.
+fn space(image: &Path) -> Result<StatFs> {
+    let Some(target) = mounted::mount_point(image) else {
+        return with_volume!(image, Access::Read, |volume| Ok(volume.vfs.stat_fs()));
+    };
+    let told = rustix::fs::statvfs(&target).map_err(|errno| CliError::host("looking at", &target)(errno.into()))?;
+    let small = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+    Ok(StatFs {
+        block_size: small(told.f_frsize),
+        blocks: told.f_blocks,
+        free: told.f_bfree,
+        available: told.f_bavail,
+        inodes: told.f_files,
+        free_inodes: told.f_ffree,
+        id: told.f_fsid,
+        name_max: small(told.f_namemax),
+    })
 }
 
 fn row(image: String, space: &StatFs) -> Row {

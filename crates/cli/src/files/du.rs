@@ -32,7 +32,7 @@ Examples:
   moafs du disk.img:/var
   moafs du -sh disk.img:/home/ann disk.img:/home/bob
   moafs du -h -d 1 disk.img:/usr
-  moafs du --json disk.img | jq 'max_by(.bytes)'
+  moafs du --json disk.img | jq '.paths | max_by(.bytes)'
 
 Exit code: 0 everything counted, 1 something was not (and said so), 130 interrupted."
 )]
@@ -67,7 +67,7 @@ impl DuArgs {
         let mut work = Du { args: &self, depth, image: PathBuf::new(), counted: HashSet::new(), rows: Vec::new() };
         let code = look_at_each(self.paths.places(), &mut work)?;
         if self.sizes.json {
-            output::json(&work.rows)?;
+            output::json_list("paths", &work.rows)?;
         }
         Ok(code)
     }
@@ -95,74 +95,34 @@ impl Look for Du<'_> {
         if self.counted.contains(&tree.meta(&top)?.id) {
             return Ok(());
         }
-        let mut sums = Sums::new(&place.path);
-        visit(tree, top, going, |visit| match visit {
-            Visit::Meets { node, name, kind } => {
+        // Sectors of each directory that was entered and not left; the first are those of the whole.
+        let mut sums = vec![0];
+        visit(tree, top, &place.path, going, |visit| match visit {
+            Visit::Meets { node, kind, .. } => {
                 let Some(sectors) = self.sectors(tree, node)? else { return Ok(false) };
                 if kind == FileKind::Directory {
-                    sums.enter(name);
+                    sums.push(0);
                 }
-                sums.add(sectors);
+                add(&mut sums, sectors);
                 Ok(true)
             }
-            Visit::Leaves => {
-                let (path, sectors) = sums.innermost();
-                if (1..=self.depth).contains(&sums.depth()) {
+            Visit::Leaves { path, depth } => {
+                let sectors = sums.pop().unwrap_or(0);
+                add(&mut sums, sectors);
+                if (1..=self.depth).contains(&depth) {
                     self.show(path, sectors)?;
                 }
-                sums.leave();
                 Ok(true)
             }
         })?;
-        let (path, sectors) = sums.innermost();
-        self.show(path, sectors)
+        self.show(&place.path, sums[0])
     }
 }
 
-/// The sums of the directories that were entered and not left.
-struct Sums {
-    /// Path of the innermost one.
-    path: Vec<u8>,
-    /// Sectors of each, and the length of the path above it; the first are those of the whole.
-    open: Vec<(u64, usize)>,
-}
-
-impl Sums {
-    fn new(path: &[u8]) -> Sums {
-        Sums { path: path.to_vec(), open: vec![(0, path.len())] }
-    }
-
-    /// Enters a directory; the first one has no name.
-    fn enter(&mut self, name: &[u8]) {
-        self.open.push((0, self.path.len()));
-        if !self.path.ends_with(b"/") && !name.is_empty() {
-            self.path.push(b'/');
-        }
-        self.path.extend_from_slice(name);
-    }
-
-    fn add(&mut self, sectors: u64) {
-        if let Some((sum, _)) = self.open.last_mut() {
-            *sum = sum.saturating_add(sectors);
-        }
-    }
-
-    /// Returns path and sum of the innermost directory.
-    fn innermost(&self) -> (&[u8], u64) {
-        (&self.path, self.open.last().map_or(0, |(sum, _)| *sum))
-    }
-
-    /// Returns the levels between the first directory and the innermost one.
-    fn depth(&self) -> usize {
-        self.open.len().saturating_sub(2)
-    }
-
-    /// Leaves a directory, whose sum becomes part of that above.
-    fn leave(&mut self) {
-        if let Some((sum, above)) = self.open.pop() {
-            self.path.truncate(above);
-            self.add(sum);
-        }
+/// Adds to the innermost sum.
+fn add(sums: &mut [u64], sectors: u64) {
+    if let Some(sum) = sums.last_mut() {
+        *sum = sum.saturating_add(sectors);
     }
 }
 

@@ -467,6 +467,10 @@ impl Tree for Host {
         &node.trail
     }
 
+    fn shown(&self, path: &[u8]) -> String {
+        self.trail_of(path).to_string()
+    }
+
     fn describe(&self, node: &HostNode) -> String {
         node.trail.to_string()
     }

@@ -8,6 +8,8 @@ use moafs_vfs::types::FileKind;
 use serde::Serialize;
 
 use super::color::{ColorWhen, Colors};
+use super::file_facts::{FileFacts, Rdev, mode_text};
+use super::order::Order;
 use super::paths::{Going, Look, Paths, look_at_each};
 use super::tree::{LastLink, Meta, Tree};
 use super::walk::{Step, Walk};
@@ -57,6 +59,8 @@ struct Ls {
     /// Show inode numbers
     #[arg(short, long)]
     inode: bool,
+    #[command(flatten)]
+    order: Order,
     /// With -l: sizes for people, with units
     #[arg(short = 'h', long)]
     human_readable: bool,
@@ -91,44 +95,13 @@ struct Ls {
 /// A listed file, as JSON shows it.
 #[derive(Debug, Serialize)]
 struct Entry {
-    image: String,
-    /// The path, with U+FFFD for bytes that are not UTF-8.
-    path: String,
-    /// The bytes of a path that is not UTF-8.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    path_hex: Option<String>,
-    ino: u64,
-    kind: &'static str,
-    /// Permission bits in octal.
-    mode: String,
-    nlink: u64,
-    uid: u32,
-    gid: u32,
-    size: u64,
-    sectors: u64,
-    /// Of devices.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    rdev: Option<Rdev>,
+    #[serde(flatten)]
+    facts: FileFacts,
     mtime: Reported,
     #[serde(skip_serializing_if = "Option::is_none")]
     target: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     target_hex: Option<String>,
-}
-
-/// The number of a device, as JSON shows it.
-#[derive(Debug, Clone, Copy, Serialize)]
-pub(crate) struct Rdev {
-    pub(crate) major: u32,
-    pub(crate) minor: u32,
-}
-
-impl Rdev {
-    /// Returns the number of a device; `None` for other files.
-    pub(crate) fn of(kind: FileKind, rdev: u64) -> Option<Rdev> {
-        let is_device = matches!(kind, FileKind::CharDevice | FileKind::BlockDevice);
-        is_device.then(|| Rdev { major: libc::major(rdev), minor: libc::minor(rdev) })
-    }
 }
 
 impl LsArgs {
@@ -146,7 +119,7 @@ impl LsArgs {
             entries: 0,
         };
         if self.ls.json {
-            listing.write(b"[")?;
+            listing.write(format!("{{\n  \"schema\": {},\n  \"files\": [", output::SCHEMA).as_bytes())?;
         }
         let listed = look_at_each(places, &mut listing);
         // Entries listed before a failure are shown, and JSON is complete.
@@ -183,15 +156,14 @@ impl Look for Listing<'_> {
         self.tree_below(tree, node, place, going, place.path[..end].to_vec())
     }
 
-    /// Returns files before directories, both by their paths.
+    /// Returns files before directories, both in the order that is asked for.
     fn ordered<'p, T: Tree>(&self, tree: &T, places: &'p [Inside]) -> Vec<&'p Inside> {
-        let is_directory = |place: &Inside| {
-            let meta = self.given(tree, place).and_then(|node| tree.meta(&node));
-            !self.args.directory && meta.is_ok_and(|meta| meta.kind == FileKind::Directory)
-        };
-        let mut ordered: Vec<&Inside> = places.iter().collect();
-        ordered.sort_by_cached_key(|place| (is_directory(place), place.path.clone()));
-        ordered
+        let meta = |place: &Inside| self.given(tree, place).and_then(|node| tree.meta(&node)).ok();
+        let is_directory =
+            |place: &&Inside| !self.args.directory && meta(place).is_some_and(|meta| meta.kind == FileKind::Directory);
+        let (directories, files): (Vec<_>, Vec<_>) = places.iter().partition(is_directory);
+        let arranged = |places| self.args.order.arrange(places, |place: &&'p Inside| &place.path, |place| meta(place));
+        [arranged(files), arranged(directories)].concat()
     }
 }
 
@@ -272,7 +244,11 @@ impl Listing<'_> {
         going: &mut Going,
         path: &[u8],
     ) -> Result<Vec<Vec<u8>>> {
-        let names = tree.names(dir)?;
+        let names = self.args.order.arrange(
+            tree.names(dir)?,
+            |name| name,
+            |name| tree.meta(&tree.child(dir, name).ok()??).ok(),
+        );
         if self.has_heads && !self.args.json {
             let head = self.with_image(place, if path.is_empty() { b"/" } else { path });
             let before: &[u8] = if self.blocks > 0 { b"\n" } else { b"" };
@@ -303,8 +279,8 @@ impl Listing<'_> {
         let is_link = meta.kind == FileKind::Symlink;
         let target = if is_link { Some(tree.target(node)?) } else { None };
         if self.args.json {
-            let text = output::json_text(&entry(&meta, place, path, target.as_deref()))?.replace('\n', "\n  ");
-            let before = if self.entries == 0 { "\n  " } else { ",\n  " };
+            let text = output::json_text(&entry(&meta, place, path, target.as_deref()))?.replace('\n', "\n    ");
+            let before = if self.entries == 0 { "\n    " } else { ",\n    " };
             self.entries += 1;
             return self.write(format!("{before}{text}").as_bytes());
         }
@@ -335,7 +311,7 @@ impl Listing<'_> {
 
     fn end(&mut self) -> Result<()> {
         if self.args.json {
-            self.write(if self.entries == 0 { b"]\n" } else { b"\n]\n" })?;
+            self.write(if self.entries == 0 { b"]\n}\n" } else { b"\n  ]\n}\n" })?;
         }
         self.out.flush().map_err(CliError::Output)
     }
@@ -343,18 +319,7 @@ impl Listing<'_> {
 
 fn entry(meta: &Meta, place: &Inside, path: &[u8], target: Option<&[u8]>) -> Entry {
     Entry {
-        image: place.image.to_string_lossy().into_owned(),
-        path: String::from_utf8_lossy(path).into_owned(),
-        path_hex: output::hex_unless_text(path),
-        ino: meta.id.ino(),
-        kind: kind_name(meta.kind),
-        mode: format!("{:04o}", meta.perm),
-        nlink: meta.nlink,
-        uid: meta.uid,
-        gid: meta.gid,
-        size: meta.size,
-        sectors: meta.sectors,
-        rdev: Rdev::of(meta.kind, meta.rdev),
+        facts: FileFacts::of(meta, place, path),
         mtime: Reported(meta.mtime),
         target: target.map(|target| String::from_utf8_lossy(target).into_owned()),
         target_hex: target.and_then(output::hex_unless_text),
@@ -371,58 +336,5 @@ impl Ls {
         };
         let (mode, time) = (mode_text(meta.kind, meta.perm), self.time_style.show(meta.mtime));
         format!("{mode} {:>3} {:>5} {:>5} {size:>12} {time} ", meta.nlink, meta.uid, meta.gid)
-    }
-}
-
-/// Returns a kind in one word.
-pub(crate) fn kind_name(kind: FileKind) -> &'static str {
-    match kind {
-        FileKind::Regular => "file",
-        FileKind::Directory => "directory",
-        FileKind::Symlink => "symlink",
-        FileKind::CharDevice => "char device",
-        FileKind::BlockDevice => "block device",
-        FileKind::Fifo => "fifo",
-        FileKind::Socket => "socket",
-    }
-}
-
-/// Returns kind and permissions as `ls -l` writes them.
-pub(crate) fn mode_text(kind: FileKind, perm: u32) -> String {
-    let first = match kind {
-        FileKind::Regular => '-',
-        FileKind::Directory => 'd',
-        FileKind::Symlink => 'l',
-        FileKind::CharDevice => 'c',
-        FileKind::BlockDevice => 'b',
-        FileKind::Fifo => 'p',
-        FileKind::Socket => 's',
-    };
-    let mut text = String::from(first);
-    // The special bit, its letter, and the shift of the three bits it shows in.
-    for (special, letter, shift) in [(0o4000, 's', 6), (0o2000, 's', 3), (0o1000, 't', 0)] {
-        let bits = perm >> shift;
-        text.push(if bits & 4 != 0 { 'r' } else { '-' });
-        text.push(if bits & 2 != 0 { 'w' } else { '-' });
-        text.push(match (perm & special != 0, bits & 1 != 0) {
-            (true, true) => letter,
-            (true, false) => letter.to_ascii_uppercase(),
-            (false, true) => 'x',
-            (false, false) => '-',
-        });
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn modes_are_written_as_ls_does() {
-        assert_eq!(mode_text(FileKind::Regular, 0o644), "-rw-r--r--");
-        assert_eq!(mode_text(FileKind::Directory, 0o1777), "drwxrwxrwt");
-        assert_eq!(mode_text(FileKind::Regular, 0o6711), "-rws--s--x");
-        assert_eq!(mode_text(FileKind::Regular, 0o4644), "-rwSr--r--");
     }
 }

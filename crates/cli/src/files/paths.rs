@@ -132,7 +132,7 @@ fn look_through<T: Tree>(tree: &T, places: &[Inside], look: &mut impl Look, goin
 }
 
 /// Gives the places of each image in turn to `work`. One that is not understood is told, and passed by.
-fn by_image(
+pub(super) fn by_image(
     places: Vec<Result<Inside>>,
     mut work: impl FnMut(&Path, &[Inside], &mut Going) -> Result<()>,
 ) -> Result<ExitCode> {

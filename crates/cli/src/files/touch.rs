@@ -1,7 +1,6 @@
 //! `moafs touch`: makes empty files, and sets times of files of a volume.
 
 use std::ffi::OsString;
-use std::os::unix::fs::MetadataExt;
 use std::process::ExitCode;
 
 use clap::{ArgAction, Args};
@@ -9,12 +8,12 @@ use moafs_runtime::Timestamp;
 use moafs_vfs::Format;
 use moafs_vfs::api::SetTime;
 
-use super::paths::{Going, Look, Paths, Work, look_at_each};
+use super::paths::{Going, Paths, Work};
 use super::tree::{LastLink, Tree};
 use super::volume_tree::VolumeTree;
-use super::{found, make_empty};
-use crate::error::{CliError, Result};
-use crate::place::{Inside, Place};
+use super::{make_empty, reference};
+use crate::error::Result;
+use crate::place::Inside;
 use crate::time;
 use crate::volume::Access;
 
@@ -30,6 +29,7 @@ Examples:
   moafs touch disk.img:/etc/machine-id
   moafs touch -c disk.img:/var/log/wtmp disk.img:/var/log/btmp
   moafs touch -d 2026-03-01T12:30:00Z disk.img:/boot/vmlinuz
+  moafs touch -t 202603011230.00 disk.img:/boot/vmlinuz
   moafs touch -m -r rootfs/etc/passwd disk.img:/etc/passwd
 
 Exit code: 0 done, 1 something was not (and said so)."
@@ -61,8 +61,11 @@ struct Times {
     /// This date instead of now
     #[arg(short, long, value_parser = time::parse)]
     date: Option<Timestamp>,
+    /// This local time instead of now: [[CC]YY]MMDDhhmm[.ss]
+    #[arg(short = 't', value_name = "STAMP", value_parser = time::parse_stamp, conflicts_with = "date")]
+    stamp: Option<Timestamp>,
     /// The times of this file instead of now: a path of the host, or IMAGE:PATH
-    #[arg(short, long, value_name = "FILE", conflicts_with = "date")]
+    #[arg(short, long, value_name = "FILE", conflicts_with_all = ["date", "stamp"])]
     reference: Option<OsString>,
 }
 
@@ -77,43 +80,13 @@ impl TouchArgs {
 impl Times {
     /// Returns the times of access and change that are set.
     fn get(&self) -> Result<[Option<SetTime>; 2]> {
-        let [atime, mtime] = match (&self.date, &self.reference) {
-            (Some(date), _) => [SetTime::To(*date); 2],
-            (None, Some(reference)) => times_of(reference)?.map(SetTime::To),
+        let [atime, mtime] = match (self.date.or(self.stamp), &self.reference) {
+            (Some(date), _) => [SetTime::To(date); 2],
+            (None, Some(reference)) => reference::times_of(reference)?.map(SetTime::To),
             (None, None) => [SetTime::Now; 2],
         };
         let sets_both = self.access == self.modification;
         Ok([Some(atime).filter(|_| sets_both || self.access), Some(mtime).filter(|_| sets_both || self.modification)])
-    }
-}
-
-/// Returns the times of access and change of a file, on the host or on a volume.
-fn times_of(reference: &OsString) -> Result<[Timestamp; 2]> {
-    match Place::parse(reference) {
-        Place::Host(path) => {
-            let meta = path.metadata().map_err(CliError::host("looking at", &path))?;
-            let nanos = |nanos: i64| u32::try_from(nanos).unwrap_or(0);
-            let times = [(meta.atime(), meta.atime_nsec()), (meta.mtime(), meta.mtime_nsec())];
-            Ok(times.map(|(secs, fraction)| Timestamp::new(secs, nanos(fraction))))
-        }
-        Place::Volume(inside) => {
-            let mut reference = Reference { times: None };
-            look_at_each(vec![Ok(inside)], &mut reference)?;
-            reference.times.ok_or_else(|| CliError::Usage("there are no times to take over".to_owned()))
-        }
-    }
-}
-
-/// The file on a volume whose times are taken over.
-struct Reference {
-    times: Option<[Timestamp; 2]>,
-}
-
-impl Look for Reference {
-    fn at<T: Tree>(&mut self, tree: &T, place: &Inside, _going: &mut Going) -> Result<()> {
-        let meta = tree.meta(&found(tree, place, LastLink::Followed)?)?;
-        self.times = Some([meta.atime, meta.mtime]);
-        Ok(())
     }
 }
 

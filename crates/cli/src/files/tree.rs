@@ -174,6 +174,8 @@ pub(crate) trait Tree {
     fn settle(&self, files: &[&Self::Node]) -> Result<()>;
     /// Returns the trail by which a file was found.
     fn trail<'n>(&self, node: &'n Self::Node) -> &'n Trail;
+    /// Returns a path in words, for messages.
+    fn shown(&self, path: &[u8]) -> String;
     /// Returns the file's path in words, for messages.
     fn describe(&self, node: &Self::Node) -> String;
 }

@@ -4,7 +4,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use moafs_runtime::Timestamp;
-use moafs_vfs::api::{NewFile, RenameMode, Seek, SetAttr, SetTime, Stat, StatFs};
+use moafs_vfs::api::{NewFile, RenameMode, Seek, SetAttr, SetTime, Stat};
 use moafs_vfs::types::{Cookie, FileKind, Ino, Mapping, Name, SetMode};
 use moafs_vfs::{Credentials, Error, Format, Vfs};
 
@@ -123,11 +123,6 @@ impl<'v, F: Format> VolumeTree<'v, F> {
             }
         }
         Ok(runs)
-    }
-
-    /// Returns the space of the volume.
-    pub(crate) fn space(&self) -> StatFs {
-        self.vfs.stat_fs()
     }
 
     /// Gives a file another name, in any directory, in place of a file that has it.
@@ -382,6 +377,13 @@ impl<'v, F: Format> Tree for VolumeTree<'v, F> {
 
     fn trail<'n>(&self, node: &'n Held<'v, F>) -> &'n Trail {
         &node.trail
+    }
+
+    fn shown(&self, path: &[u8]) -> String {
+        match path.iter().position(|byte| *byte != b'/') {
+            Some(first) => self.top.join(&path[first..]).to_string(),
+            None => self.top.to_string(),
+        }
     }
 
     fn describe(&self, node: &Held<'v, F>) -> String {

@@ -80,9 +80,9 @@ impl RunArgs {
             report::write_dir(&outcomes, dir)?;
         }
         match (self.json, outcomes.as_slice()) {
-            // One experiment is one object, as the documentation shows it; several are a list.
+            // One experiment is one object, as the documentation shows it; several are a list in one.
             (true, [outcome]) => output::json(outcome)?,
-            (true, _) => output::json(&outcomes)?,
+            (true, _) => output::json_list("outcomes", &outcomes)?,
             (false, _) => outcomes.iter().try_for_each(|outcome| output::print(table(outcome).as_bytes()))?,
         }
         Ok(ExitCode::SUCCESS)
