@@ -14,7 +14,7 @@
 //! | `files` | `ls`, `find`, `cat`, `cp`, `mv`, `rm` and their like: files of a volume without mounting it |
 //! | `simdisk`, `lab` | a modelled disk for any file system, and experiments on such disks |
 //! | `generate` | man pages and completions from the definition of all these |
-//! | `trace_file` | the device's requests of a mount, in a file |
+//! | `latency`, `trace_file` | the times of the device's requests; the requests of a mount, in a file |
 //! | `format_name` | the formats of volumes, told apart by their first bytes |
 //! | `partition` | choosing a partition of a disk |
 //! | `holder`, `mounted` | the holder of an image that is in use, and the place where it is mounted |
@@ -39,6 +39,7 @@ mod identity;
 mod info;
 mod job;
 mod lab;
+mod latency;
 mod layout;
 mod map;
 mod mkfs;

@@ -40,7 +40,7 @@ const INTERNAL_FAILURE: u8 = 32;
 /// Without root, or with -o plain, it is of type fuse: unmount it with `moafs umount`, which also
 /// waits.
 #[derive(Debug, Args)]
-#[command(after_help = MOUNT_EXAMPLES, after_long_help = mount_long_help())]
+#[command(after_help = mount_short_help(), after_long_help = mount_long_help())]
 pub(crate) struct MountArgs {
     /// Image file or block device; IMAGE@2, IMAGE@LABEL or IMAGE@UUID for one of its partitions
     image: PathBuf,
@@ -70,9 +70,11 @@ Examples:
   sudo moafs mount -r raspios.img@2 /mnt        the second partition of an image
   moafs mount -f -o plain disk.img ~/mnt        without root, in the foreground
   sudo moafs mount -o remount,ro disk.img /mnt  other options for what is mounted there
-  sudo mount -t fuse.moafs disk.img /mnt        after `moafs helpers --install`
+  sudo mount -t fuse.moafs disk.img /mnt        after `moafs helpers --install`";
 
-`moafs mount --help` lists the mount options.";
+fn mount_short_help() -> String {
+    format!("{MOUNT_EXAMPLES}\n\n`moafs mount --help` lists the mount options.")
+}
 
 fn mount_long_help() -> String {
     format!("{MOUNT_EXAMPLES}\n\nMount {}", moafs_mount::options::help())
@@ -177,8 +179,13 @@ fn run_here(
     let any = volume::open_volume(image, opened, settings.volume.clone(), &settings.format)?;
     let engine = any.engine_counters();
     on_volume!(any, |volume| {
-        let Volume { vfs, disk: volume_disk, trace, .. } = volume;
-        let disk = Box::new(move || serde_json::to_value(trace.counters()).unwrap_or_default());
+        let Volume { vfs, disk: volume_disk, trace, latency, .. } = volume;
+        let disk = Box::new(move || {
+            let mut counters = serde_json::to_value(trace.counters()).unwrap_or_default();
+            let spent = latency.as_ref().map(|latency| latency.spent()).unwrap_or_default();
+            counters["latencies"] = serde_json::to_value(spent).unwrap_or_default();
+            counters
+        });
         let layout = layout::maker(vfs.clone());
         let mounting = Mounting { vfs, volume_disk, source, first_byte, claim, target, settings, disk, engine, layout };
         serve::serve(mounting, ready)

@@ -25,6 +25,8 @@ const BAR: usize = 40;
 const GAUGES: [&str; 4] = ["cached_bytes", "dirty_bytes", "metadata_bytes", "inodes_now"];
 /// Operations of the device that have counters.
 const VERBS: [&str; 3] = ["read", "write", "discard"];
+/// The operation of the device that has neither bytes nor a kind.
+const FLUSH: &str = "flush";
 
 /// Show the activity of a mount at regular intervals
 ///
@@ -74,7 +76,16 @@ struct Report<'a> {
     time: Reported,
     interval_s: f64,
     now: Value,
+    latencies: &'a [Mean],
     rates: &'a [Rate],
+}
+
+/// The time that a request to the device took on average.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+struct Mean {
+    verb: &'static str,
+    requests: u64,
+    mean_us: f64,
 }
 
 impl TopArgs {
@@ -93,14 +104,16 @@ impl TopArgs {
             let now = (Instant::now(), stat::of_mount(&self.dir)?);
             let secs = (now.0 - before.0).as_secs_f64();
             let rates = rates(&before.1, &now.1, secs);
+            let latencies = latencies(&before.1, &now.1);
             if self.json {
                 let time = Reported(Live::new().timestamp());
-                let report = Report { time, interval_s: secs, now: gauges(&now.1), rates: &rates };
+                let report =
+                    Report { time, interval_s: secs, now: gauges(&now.1), latencies: &latencies, rates: &rates };
                 let line = serde_json::to_string(&WithSchema::new(&report)).unwrap_or_default();
                 output::print(format!("{line}\n").as_bytes())?;
             } else {
                 let clear = if is_watched { "\x1b[H\x1b[2J" } else { "" };
-                output::print(format!("{clear}{}", screen(&now.1, &rates)).as_bytes())?;
+                output::print(format!("{clear}{}", screen(&now.1, &rates, &latencies)).as_bytes())?;
             }
             before = now;
             looks += 1;
@@ -166,12 +179,26 @@ fn rates(before: &Value, now: &Value, secs: f64) -> Vec<Rate> {
     rates
 }
 
+/// Returns the times of the requests that ended between two looks.
+fn latencies(before: &Value, now: &Value) -> Vec<Mean> {
+    let total = |stats: &Value, verb: &str, field: &str| {
+        let spent = stats["disk"]["latencies"].as_array().into_iter().flatten().find(|spent| spent["verb"] == verb);
+        spent.and_then(|spent| spent[field].as_u64()).unwrap_or(0)
+    };
+    let growth = |verb, field| total(now, verb, field).saturating_sub(total(before, verb, field));
+    let mean = |verb: &'static str| {
+        let requests = growth(verb, "requests");
+        (requests > 0).then(|| Mean { verb, requests, mean_us: growth(verb, "ns") as f64 / requests as f64 / 1e3 })
+    };
+    VERBS.into_iter().chain([FLUSH]).filter_map(mean).collect()
+}
+
 fn disk_total(stats: &Value, verb: &str, field: &str) -> u64 {
     let counts = stats["disk"]["counts"].as_array().into_iter().flatten();
     counts.filter(|count| count["verb"] == verb).filter_map(|count| count[field].as_u64()).sum()
 }
 
-fn screen(stats: &Value, rates: &[Rate]) -> String {
+fn screen(stats: &Value, rates: &[Rate], latencies: &[Mean]) -> String {
     let text = |name: &str| output::name(stats[name].as_str().unwrap_or("-").as_bytes());
     let now = time::local(Live::new().timestamp());
     let up = Duration::from_secs_f64(stats["uptime_s"].as_f64().filter(|secs| *secs >= 0.0).unwrap_or(0.0));
@@ -187,7 +214,7 @@ fn screen(stats: &Value, rates: &[Rate]) -> String {
         screen += &format!("FAILED: {}\n", output::name(reason.as_bytes()));
     }
     screen += &bars(stats, rates);
-    screen += &device(rates);
+    screen += &device(stats, rates, latencies);
     screen += &format!("\n{:<28} {:>14} {:>16}\n", "counter", "total", "a second");
     for rate in rates.iter().filter(|rate| rate.total > 0 && !rate.name.starts_with("disk.")) {
         let (total, per_s) = if rate.name.ends_with("_bytes") {
@@ -228,15 +255,19 @@ fn bar(name: &str, part: u64, whole: u64, words: &str) -> String {
 }
 
 /// Returns the table of requests to the device.
-fn device(rates: &[Rate]) -> String {
+fn device(stats: &Value, rates: &[Rate], latencies: &[Mean]) -> String {
     let of = |verb: &str, field: &str| {
         let name = format!("disk.{verb}_{field}");
         rates.iter().find(|rate| rate.name == name)
     };
     let mut text = format!(
-        "\n{:<8} {:>12} {:>14} {:>10} {:>14} {:>14}\n",
-        "device", "requests/s", "bytes/s", "mean", "requests", "bytes"
+        "\n{:<8} {:>12} {:>14} {:>10} {:>10} {:>14} {:>14}\n",
+        "device", "requests/s", "bytes/s", "mean", "latency", "requests", "bytes"
     );
+    let latency = |verb| {
+        let mean = latencies.iter().find(|mean| mean.verb == verb);
+        mean.map_or("-".to_owned(), |mean| duration(mean.mean_us))
+    };
     for verb in VERBS {
         let (Some(requests), Some(bytes)) = (of(verb, "requests"), of(verb, "bytes")) else { continue };
         if requests.total == 0 {
@@ -245,14 +276,28 @@ fn device(rates: &[Rate]) -> String {
         let mean =
             if requests.per_s > 0.0 { output::size((bytes.per_s / requests.per_s) as u64) } else { "-".to_owned() };
         text += &format!(
-            "{verb:<8} {:>12.1} {:>14} {mean:>10} {:>14} {:>14}\n",
+            "{verb:<8} {:>12.1} {:>14} {mean:>10} {:>10} {:>14} {:>14}\n",
             requests.per_s,
             output::size(bytes.per_s as u64),
+            latency(verb),
             requests.total,
             output::size(bytes.total)
         );
     }
+    let flushes = stats["disk"]["flushes"].as_u64().unwrap_or(0);
+    if flushes > 0 {
+        text += &format!("{FLUSH:<8} {:>12} {:>14} {:>10} {:>10} {flushes:>14}\n", "", "", "", latency(FLUSH));
+    }
     text
+}
+
+/// Formats microseconds for people.
+fn duration(us: f64) -> String {
+    match us {
+        us if us < 1e3 => format!("{us:.0} us"),
+        us if us < 1e6 => format!("{:.1} ms", us / 1e3),
+        us => format!("{:.1} s", us / 1e6),
+    }
 }
 
 #[cfg(test)]
@@ -276,6 +321,15 @@ mod tests {
     }
 
     #[test]
+    fn latencies_are_those_of_the_interval() {
+        let look = |requests: u64, ns: u64| json!({"disk": {"flushes": 1, "latencies": [{"verb": "write", "requests": requests, "ns": ns}]}});
+        let means = latencies(&look(10, 10_000_000), &look(14, 18_000_000));
+        assert_eq!(means, [Mean { verb: "write", requests: 4, mean_us: 2000.0 }]);
+        assert_eq!(latencies(&look(10, 5), &look(10, 5)), []);
+        assert_eq!([7.4, 1500.0, 2.5e6].map(duration), ["7 us", "1.5 ms", "2.5 s"]);
+    }
+
+    #[test]
     fn what_is_there_now_has_no_rate_and_a_unit() {
         let look = |reads: u64| {
             let space = json!({"block_size": 4096, "blocks": 1024, "free": 512, "inodes": 100, "free_inodes": 75});
@@ -287,7 +341,7 @@ mod tests {
         let rates = rates(&look(1), &now, 1.0);
         assert!(!rates.iter().any(|rate| GAUGES.contains(&rate.name.as_str())));
         assert_eq!((&gauges(&now)["dirty_bytes"], &gauges(&now)["space"]["free"]), (&json!(1 << 20), &json!(512)));
-        let screen = screen(&now, &rates);
+        let screen = screen(&now, &rates, &[]);
         assert!(screen.contains("2.0 MiB of 4.0 MiB") && screen.contains("25 of 100"), "{screen}");
         assert!(screen.contains(&format!("[{}{}]", "#".repeat(BAR / 2), ".".repeat(BAR / 2))), "{screen}");
         assert!(screen.contains("3.0 MiB") && !screen.contains('\u{1b}'), "{screen}");

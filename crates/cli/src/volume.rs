@@ -21,6 +21,7 @@ use moafs_vfs::{Format, Options, Vfs};
 use crate::error::{CliError, Result};
 use crate::format_name::FormatName;
 use crate::holder;
+use crate::latency::Latency;
 use crate::output;
 use crate::partition::{self, Chosen, Part};
 
@@ -34,6 +35,8 @@ pub(crate) struct Volume<F: Format> {
     pub(crate) disk: SharedDisk,
     /// Requests to the device.
     pub(crate) trace: Arc<Trace>,
+    /// Their times; `None` if the device is that of another volume.
+    pub(crate) latency: Option<Arc<Latency>>,
     pub(crate) image: PathBuf,
 }
 
@@ -78,6 +81,7 @@ pub(crate) struct Opened {
     /// First byte of the volume on the image or device.
     pub(crate) first_byte: u64,
     pub(crate) trace: Arc<Trace>,
+    pub(crate) latency: Option<Arc<Latency>>,
     pub(crate) rt: Rt,
 }
 
@@ -92,8 +96,9 @@ pub(crate) fn open_part(image: &Path, options: FileOptions, part: &Part) -> Resu
     let transfer_bytes_max = options.transfer_bytes_max;
     let (file_name, _) = partition::split(image);
     let file = open_file(&file_name, &rt, &options)?;
-    let trace = Arc::new(Trace::new(Arc::new(file), rt.clone()));
-    on_device(trace, rt, image, transfer_bytes_max, part)
+    let latency = Arc::new(Latency::new(Arc::new(file), rt.clone()));
+    let trace = Arc::new(Trace::new(Arc::clone(&latency) as SharedDisk, rt.clone()));
+    Ok(Opened { latency: Some(latency), ..on_device(trace, rt, image, transfer_bytes_max, part)? })
 }
 
 /// Opens a part of a device that is open already. `image` is its name, which may choose a partition.
@@ -102,7 +107,7 @@ fn on_device(trace: Arc<Trace>, rt: Rt, image: &Path, transfer_bytes_max: usize,
     let Chosen { disk: part, first } = partition::choose(&file_name, trace.clone(), choice.as_deref(), part)?;
     let queue = QueueOptions { transfer_bytes_max, ..QueueOptions::default() };
     let disk = Arc::new(Elevator::new(part, rt.clone(), queue));
-    Ok(Opened { disk, first_byte: first.byte(), trace, rt })
+    Ok(Opened { disk, first_byte: first.byte(), trace, latency: None, rt })
 }
 
 /// Opens and locks, and waits if another process is about to release it.
@@ -134,7 +139,7 @@ pub(crate) fn open_volume(
     options: Options,
     of_format: &[FormatOption],
 ) -> Result<AnyVolume> {
-    let Opened { disk, trace, rt, .. } = opened;
+    let Opened { disk, trace, latency, rt, .. } = opened;
     let name = FormatName::on_disk(image, &disk)?;
     let mut given = Vec::new();
     for option in of_format {
@@ -147,11 +152,11 @@ pub(crate) fn open_volume(
     Ok(match name {
         FormatName::Ext => {
             let format = Ext::open(disk.clone(), rt.clone(), ext_options(&options, &given)?).map_err(fail)?;
-            AnyVolume::Ext(Volume { vfs: Vfs::new(format, disk.clone(), rt, options), disk, trace, image })
+            AnyVolume::Ext(Volume { vfs: Vfs::new(format, disk.clone(), rt, options), disk, trace, latency, image })
         }
         FormatName::F2fs => {
             let format = F2fs::open(disk.clone(), rt.clone(), f2fs_options(&options, &given)?).map_err(fail)?;
-            AnyVolume::F2fs(Volume { vfs: Vfs::new(format, disk.clone(), rt, options), disk, trace, image })
+            AnyVolume::F2fs(Volume { vfs: Vfs::new(format, disk.clone(), rt, options), disk, trace, latency, image })
         }
     })
 }
