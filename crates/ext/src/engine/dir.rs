@@ -499,7 +499,7 @@ impl Ext {
             let new = &after[record.clone()];
             let whole = record.contains(&offset) && offset + codec::HEADER_BYTES <= record.end;
             let at = offset.saturating_sub(record.start);
-            let visible = |chunk: &[u8]| !whole || may_show(chunk, at, found.ino, bytes);
+            let visible = |chunk: &[u8]| !whole || may_show(chunk, at, bytes);
             self.meta.remove(&block, record, needs, |bytes| bytes.copy_from_slice(new), visible)
         };
         index.drop_name(bytes, found);
@@ -566,12 +566,13 @@ fn erase(block: &mut [u8], offset: usize, name_len: usize, record_end: usize, ke
     }
 }
 
-/// Returns true if a version of a sector may show this entry at `at`.
-fn may_show(chunk: &[u8], at: usize, ino: InodeNo, name: &[u8]) -> bool {
-    let number = chunk.get(at..at + 4).is_some_and(|bytes| bytes == ino.0.to_le_bytes());
+/// Returns true if a version of a sector may show this name at `at`, whichever inode it leads to there: a rename may
+/// have made it lead to another one since.
+fn may_show(chunk: &[u8], at: usize, name: &[u8]) -> bool {
+    let is_used = chunk.get(at..at + 4).is_some_and(|number| number != [0; 4]);
     let shown = chunk.get(at + codec::HEADER_BYTES..).unwrap_or_default();
     let common = shown.len().min(name.len());
-    number && shown[..common] == name[..common]
+    is_used && shown[..common] == name[..common]
 }
 
 /// Reads a directory's blocks for its htree.

@@ -677,3 +677,52 @@ fn a_file_that_moves_into_a_growing_directory_always_has_a_name() {
         }
     }
 }
+
+// -- a name that comes back
+
+/// Has a file replaced by a rename, removed and made anew in another sector, all before the first change is on the
+/// disk. Returns the recorder.
+fn made_anew_after_a_replacement() -> Arc<CrashRecorder> {
+    let virt = Virtual::new(None);
+    let rt: Rt = virt.clone();
+    let recorder = Arc::new(CrashRecorder::over(new_volume(1024, 8), rt.clone()));
+    let disk: SharedDisk = recorder.clone();
+    virt.run(|| {
+        let ext = Ext::open(Arc::clone(&disk), rt.clone(), OpenOptions::default()).expect("it opens");
+        let vfs = Vfs::new(ext, disk, rt.clone(), options());
+        let dir = make(&vfs, ROOT, "dir", FileKind::Directory);
+        // The file lies in the second sector, and the first one has room.
+        let long = "f".repeat(250);
+        make(&vfs, dir, &long, FileKind::Regular);
+        make(&vfs, dir, &"s".repeat(216), FileKind::Regular);
+        make(&vfs, dir, "file", FileKind::Regular);
+        vfs.unlink(&who(), dir, name(&long)).unwrap();
+        make(&vfs, ROOT, "new-0", FileKind::Regular);
+        vfs.sync().unwrap();
+        recorder.mark(0);
+        // Changes that wait for these renames are late.
+        for n in 0..4 {
+            let (old, new) = (format!("new-{n}"), format!("new-{}", n + 1));
+            vfs.rename(&who(), (ROOT, name(&old)), (ROOT, name(&new)), RenameMode::Replace).unwrap();
+        }
+        vfs.rename(&who(), (ROOT, name("new-4")), (dir, name("file")), RenameMode::Replace).unwrap();
+        vfs.unlink(&who(), dir, name("file")).unwrap();
+        make(&vfs, dir, "file", FileKind::Regular);
+        vfs.sync().unwrap();
+        drop(vfs);
+    });
+    recorder
+}
+
+#[test]
+fn a_name_that_was_replaced_and_removed_is_not_there_twice_when_it_comes_back() {
+    let recorder = made_anew_after_a_replacement();
+    for cut in (0..recorder.cut_points()).filter(|cut| !recorder.marks_before(*cut).is_empty()) {
+        for (seed, mode) in (0..).zip([Mode::All, Mode::None, Mode::Subset, Mode::Torn]) {
+            let mem = Arc::new(recorder.state(cut, seed, mode));
+            let vfs = mount_read_only(&mem);
+            let names = names_in(&vfs, ino_of(&vfs, ROOT, "dir").unwrap());
+            assert!(names.iter().filter(|name| *name == "file").count() < 2, "cut {cut}, seed {seed}: {names:?}");
+        }
+    }
+}
