@@ -66,6 +66,10 @@ user_mounts() {
 user_mounts
 as_user sh -c "echo kept >'$mnt/file'" || fail "writing"
 ! ls "$mnt" >"$work/said" 2>&1 || fail "another user, root, sees the mount of a user without allow_other"
+! "$MOAFS" ls "$img:/" >"$work/said" 2>&1 || fail "root lists what only its user may see"
+grep -q "only the user who mounted it" "$work/said" || fail "root is told: $(cat "$work/said")"
+as_user "$work/moafs" info "$img" | grep -q "mounted on $mnt" || fail "info by the user who mounted"
+as_user "$work/moafs" df "$img" | grep -q volume.img || fail "df by the user who mounted"
 awk -v at="$mnt" '$2 == at { print $4 }' /proc/mounts | grep -q 'nosuid.*nodev' || fail "not nosuid and nodev"
 as_user "$work/moafs" umount "$mnt" || fail "moafs umount"
 wait_until_gone "moafs umount"

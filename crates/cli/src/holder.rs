@@ -1,5 +1,6 @@
 //! The holder of an image that is in use: a mount of moafs, or another process.
 
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -11,8 +12,15 @@ use crate::output;
 pub(crate) fn words(image: &Path) -> String {
     let Ok(file) = image.canonicalize() else { return "try again later".to_owned() };
     let mounts = mount_table::mounts_of_image(&file);
-    if let Some(target) = mounts.first().map(|entry| output::path(&entry.target)) {
-        return format!("it is mounted on {target}; work there, or release it with `moafs umount {target}`");
+    if let Some(entry) = mounts.first() {
+        let target = output::path(&entry.target);
+        let is_private = entry.target.metadata().is_err_and(|error| error.kind() == ErrorKind::PermissionDenied);
+        let way_out = if is_private {
+            "only the user who mounted it may look (`-o allow_other` lets others); release it with"
+        } else {
+            "work there, or release it with"
+        };
+        return format!("it is mounted on {target}; {way_out} `moafs umount {target}`");
     }
     match process_of(&file) {
         Some((process, name)) => format!("{name} (process {process}) works on it; wait for that"),
