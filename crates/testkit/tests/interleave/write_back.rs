@@ -1,20 +1,17 @@
-//! Changes of a file beside its write-back, with tasks switched at every lock, for every policy.
+//! Changes of a file beside its write-back.
 
 use std::sync::Arc;
 
-use moafs_runtime::Preemptive;
-use moafs_runtime::preempt::{Config, Strategy};
-use moafs_testkit::family::{self, Ext, Ext4, F2fs, Family};
+use moafs_testkit::family::{Ext, Ext4, F2fs, Family};
 use moafs_testkit::tests_of;
-use moafs_testkit::volume::{self, Mounter};
-use moafs_vfs::api::{Allocate, NewFile, SetAttr};
-use moafs_vfs::types::{FileKind, Ino, Name};
+use moafs_vfs::api::{Allocate, SetAttr};
+use moafs_vfs::types::Ino;
 use moafs_vfs::{Credentials, Format, Vfs};
+
+use super::{check, each_seed, make_file, play, scheduler, volume};
 
 tests_of!([ext: Ext, ext4: Ext4, f2fs: F2fs] [zeroing_a_part_of_a_block, allocating_holes, appending]);
 
-/// Interleavings of each change.
-const SEEDS: u64 = 120;
 /// Bytes written before the fsync begins.
 const WRITTEN: u64 = 45;
 
@@ -62,21 +59,11 @@ impl Change {
 }
 
 fn beside_write_back<F: Family>(change: Change) {
-    for seed in 0..SEEDS {
-        let geometry = family::geometry::<F>(F::SIMULATED[0]).expect("a known geometry");
-        let Some(disk) = F::make(&geometry) else { return };
-        let disk = Arc::new(disk);
-        // A task is left alone for long, so the other comes far between two of its steps.
-        let strategy = Strategy::Priorities { one_in: [10, 30, 100][(seed / F::POLICIES % 3) as usize] };
-        let config = Config { seed, strategy, point_ns: 1000, points_max: 1 << 22 };
-        let runtime = Preemptive::new(config);
-        let (rt, mounter, here) = (runtime.rt(), F::mounter(seed % F::POLICIES), Arc::clone(&disk));
-        let (shown, expected) = runtime.run(move || {
-            let vfs = mounter.mount_on(here, Arc::clone(&rt), volume::options(false)).expect("mount");
-            let (root, block) = (vfs.shape().root, u64::from(vfs.shape().block_size));
-            let name = Name::new(b"file").expect("a legal name");
-            let new = NewFile { kind: FileKind::Regular, perm: 0o644, umask: 0, rdev: 0, target: None };
-            let file = vfs.create(&Credentials::root(), root, name, &new).expect("create").ino;
+    let Some(fresh) = volume::<F>() else { return };
+    each_seed(|seed| {
+        let (runtime, disk) = (scheduler::<F>(seed), Arc::new(fresh.snapshot()));
+        let (shown, expected) = play::<F, _>(seed, &runtime, disk.clone(), move |rt, vfs| {
+            let (file, block) = (make_file(&vfs, "file"), u64::from(vfs.shape().block_size));
             vfs.write(&Credentials::root(), file, 0, &[7; WRITTEN as usize], false).expect("write");
             if matches!(change, Change::Allocate) {
                 let size = SetAttr { size: Some(3 * block), ..SetAttr::default() };
@@ -85,7 +72,7 @@ fn beside_write_back<F: Family>(change: Change) {
             let other = vfs.clone();
             let fsync = rt.spawn("fsync", Box::new(move || other.fsync(file, false).expect("fsync")));
             change.apply(&vfs, file, block);
-            fsync.join(&*rt);
+            fsync.join(&**rt);
             vfs.sync().expect("sync");
             vfs.shrink(0);
             let expected = change.contents(block);
@@ -95,10 +82,11 @@ fn beside_write_back<F: Family>(change: Change) {
             vfs.close().expect("unmount");
             (shown, expected)
         });
-        assert!(shown == expected, "seed {seed}: the contents differ");
-        let findings = F::findings(&disk);
-        assert!(findings.is_empty(), "seed {seed}: {}", findings.join("; "));
-    }
+        if shown != expected {
+            return Err("the contents differ".to_owned());
+        }
+        check::<F>(&disk)
+    });
 }
 
 fn zeroing_a_part_of_a_block<F: Family>() {
