@@ -17,6 +17,8 @@ Examples:
   moafs fsck -p disk.img        repair what cannot lose anything; stop if that is not enough
   moafs fsck -y disk.img        repair everything
 
+`fsck -t moafs` of util-linux goes by the type that a volume has, and checks nothing: use this, or fsck.moafs.
+
 Exit code, as fsck(8): 0 no errors, 1 errors repaired, 4 errors left, 5 some repaired and others left, 8 the check
 could not be done, 16 arguments that are not understood.")]
 pub(crate) struct FsckArgs {
