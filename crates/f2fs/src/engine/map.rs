@@ -203,8 +203,7 @@ impl F2fs {
             self.space.place(to, SummaryEntry { nid: leaf.node.nid, version, offset });
         }
         if before == BlkAddr::NULL {
-            admission.spend(1);
-            self.space.change_usage(|usage| usage.blocks += 1);
+            self.space.count_promised(|usage| usage.blocks += 1, admission);
             self.count_blocks(file, 1);
         } else if before.is_real() && before != to {
             self.space.free(before);

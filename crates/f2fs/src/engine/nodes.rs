@@ -121,8 +121,7 @@ impl F2fs {
     ) -> Result<Arc<Node>> {
         let Some(nid) = self.nat.take(ino)? else { return Err(Error::Posix(libc::ENOSPC)) };
         let ino = ino.unwrap_or(nid);
-        admission.spend(1);
-        self.space.change_usage(|usage| usage.add_node(ino == nid));
+        self.space.count_promised(|usage| usage.add_node(ino == nid), admission);
         let log = node::log_of(offset, directory);
         let footer = Footer {
             nid,

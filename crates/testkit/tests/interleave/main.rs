@@ -8,8 +8,10 @@
 //! | `write_back` | does a file keep its contents when it changes beside its own write-back? |
 //! | `attributes` | is what a task has seen durable after that task's own fsync? |
 //! | `stale` | can a pointer reach the disk before its data? |
+//! | `full_volume` | do several callers ever get more than the volume has? |
 
 mod attributes;
+mod full_volume;
 mod stale;
 mod write_back;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use moafs_runtime::leaf::atomic::AtomicU64;
 use moafs_runtime::leaf::{Mutex, MutexGuard};
-use moafs_vfs::format::Reservations;
+use moafs_vfs::format::{Admission, Reservations};
 use moafs_vfs::types::BlockRun;
 
 use super::head::{Head, LogCounters};
@@ -144,6 +144,13 @@ impl MainArea {
 
     pub(in crate::engine) fn usage(&self) -> Usage {
         self.state().usage
+    }
+
+    /// Counts a block that has been promised.
+    pub(in crate::engine) fn count_promised(&self, count: impl FnOnce(&mut Usage), admission: &mut Admission) {
+        self.change_usage(count);
+        // Not before: between the two the block would be promised to another caller.
+        admission.spend(1);
     }
 
     pub(in crate::engine) fn change_usage(&self, change: impl FnOnce(&mut Usage)) {

@@ -1,0 +1,67 @@
+//! Callers that take the last blocks of a volume.
+
+use std::sync::Arc;
+
+use moafs_testkit::family::{Ext, Ext4, F2fs, Family};
+use moafs_testkit::tests_of;
+use moafs_vfs::api::{NewFile, SetAttr};
+use moafs_vfs::types::FileKind;
+use moafs_vfs::{Credentials, Format, Vfs};
+
+use super::{check, each_seed, make_file, name_of, play, scheduler, volume};
+
+tests_of!([ext: Ext, ext4: Ext4, f2fs: F2fs] [the_last_blocks_are_given_once]);
+
+/// Tasks that make inodes, and the inodes that each wants.
+const CALLERS: usize = 3;
+const WANTED: usize = 12;
+/// Blocks that are left when they begin: fewer than they want.
+const LEFT: u64 = 8;
+
+/// Makes a pipe, if there is space for it.
+fn make_pipe<F: Format>(vfs: &Vfs<F>, name: &str) {
+    let new = NewFile { kind: FileKind::Fifo, perm: 0o644, umask: 0, rdev: 0, target: None };
+    if let Ok(stat) = vfs.create(&Credentials::root(), vfs.shape().root, name_of(name), &new) {
+        vfs.forget(stat.ino, 1);
+    }
+}
+
+/// Fills the volume, then takes a few blocks off the file that fills it.
+fn fill<F: Format>(vfs: &Vfs<F>) {
+    let (file, block) = (make_file(vfs, "filler"), vfs.shape().block_size);
+    let root = Credentials::root();
+    let data = vec![7; block as usize];
+    let written = |at: &u64| vfs.write(&root, file, at * u64::from(block), &data, false).is_ok();
+    let blocks = (0..).take_while(written).count() as u64;
+    vfs.sync().expect("sync");
+    let size = Some((blocks - LEFT) * u64::from(block));
+    vfs.set_attr(&root, file, &SetAttr { size, ..SetAttr::default() }).expect("truncate");
+    vfs.sync().expect("sync");
+}
+
+fn the_last_blocks_are_given_once<F: Family>() {
+    let Some(fresh) = volume::<F>() else { return };
+    let filled = {
+        let (runtime, disk) = (scheduler::<F>(0), Arc::new(fresh));
+        play::<F, _>(0, &runtime, disk.clone(), |_, vfs| {
+            fill(&vfs);
+            vfs.close().expect("unmount");
+        });
+        disk
+    };
+    each_seed(|seed| {
+        let (runtime, disk) = (scheduler::<F>(seed), Arc::new(filled.snapshot()));
+        let ended = play::<F, _>(seed, &runtime, disk.clone(), |rt, vfs| {
+            let start = |caller: usize| {
+                let vfs = vfs.clone();
+                // What is refused otherwise, the sync below tells of.
+                let work = move || (0..WANTED).for_each(|number| make_pipe(&vfs, &format!("{caller}-{number}")));
+                rt.spawn("caller", Box::new(work))
+            };
+            let callers: Vec<_> = (0..CALLERS).map(start).collect();
+            callers.iter().for_each(|caller| caller.join(&**rt));
+            vfs.sync().and_then(|()| vfs.close()).map_err(|error| error.to_string())
+        });
+        ended.and_then(|()| check::<F>(&disk))
+    });
+}
