@@ -54,7 +54,7 @@ fn the_last_blocks_are_given_once<F: Family>() {
         let ended = play::<F, _>(seed, &runtime, disk.clone(), |rt, vfs| {
             let start = |caller: usize| {
                 let vfs = vfs.clone();
-                // What is refused otherwise, the sync below tells of.
+                // Refusals but for the lack of space are told by the sync below.
                 let work = move || (0..WANTED).for_each(|number| make_pipe(&vfs, &format!("{caller}-{number}")));
                 rt.spawn("caller", Box::new(work))
             };
