@@ -61,7 +61,8 @@ struct Times {
     /// This date instead of now
     #[arg(short, long, value_parser = time::parse)]
     date: Option<Timestamp>,
-    /// This local time instead of now: [[CC]YY]MMDDhhmm[.ss]
+    // Not a comment for rustdoc, which takes brackets for links.
+    #[arg(help = "This local time instead of now: [[CC]YY]MMDDhhmm[.ss]")]
     #[arg(short = 't', value_name = "STAMP", value_parser = time::parse_stamp, conflicts_with = "date")]
     stamp: Option<Timestamp>,
     /// The times of this file instead of now: a path of the host, or IMAGE:PATH
