@@ -6,6 +6,7 @@ use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 use support::{Format, Mounted, PATIENCE, Running, Scratch, can_mount, fails, is_root, ok, wait_until};
 
@@ -125,6 +126,8 @@ fn a_stream_that_is_interrupted_leaves_nothing(format: Format) {
     let pid = running.0.id();
     let is_reading = || fs::read_link(format!("/proc/{pid}/fd/0")).is_ok();
     wait_until("reading", is_reading);
+    // By now it has read all that there is, and waits for more.
+    std::thread::sleep(Duration::from_millis(250));
     running.signal(libc::SIGINT);
     assert_eq!(running.exit_code(), Some(130));
     let mut words = String::new();

@@ -13,6 +13,7 @@ use std::rc::Rc;
 
 use moafs_vfs::types::FileKind;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 
 use super::copy::Surroundings;
 use super::stage::{Stage, Waiting, temporary_name};
@@ -68,8 +69,7 @@ impl Input {
             stop.check()?;
             let mut fds = [PollFd::new(&self.file, PollFlags::IN)];
             // A read that waits would not end when a signal comes.
-            let is_ready = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: WAIT_NS }));
-            if is_ready.is_ok_and(|ready| ready == 0) {
+            if let Ok(0) | Err(Errno::INTR) = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: WAIT_NS })) {
                 continue;
             }
             match self.file.read(into) {
