@@ -31,6 +31,11 @@ pub(crate) fn fixed_ranges(geo: &Geometry, descriptors: &[Descriptor]) -> Vec<Ra
         ranges.push(descriptor.inode_table.0..descriptor.inode_table.0 + u64::from(geo.inode_table_blocks));
     }
     ranges.retain(|range| !range.is_empty());
+    joined(ranges)
+}
+
+/// Returns the same blocks as ranges that are ascending and apart from one another.
+pub(crate) fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     ranges.sort_by_key(|range| range.start);
     ranges.dedup_by(|next, kept| {
         let joins = next.start <= kept.end;

@@ -34,7 +34,7 @@ use moafs_vfs::types::{BlockAddr, BlockRun, FileRange, Ino, Lbn, LbnRange};
 use smallvec::SmallVec;
 
 use super::draft::{Draft, WritePlan};
-use super::ffs::{plan_file, tag};
+use super::ffs::{dirty_file, plan_file, tag};
 use super::free_space::FreeSpace;
 use super::inodes::Directories;
 use super::members::{Member, group_of, member};
@@ -114,11 +114,7 @@ fn plan<N>(
     files: &dyn Files<N>,
     draft: &mut Draft<'_>,
 ) -> Result<()> {
-    let around = match reason {
-        WritebackReason::Evict(_, lbn) => Some((lbn, draft.transfer_blocks())),
-        _ => None,
-    };
-    let Some(first) = dirty.file(reason.ino(), around) else { return Ok(()) };
+    let Some(first) = dirty_file(reason, dirty, draft.transfer_blocks()) else { return Ok(()) };
     if first.blocks > SMALL_BLOCKS_MAX {
         return plan_file(reason, &first, files, draft);
     }

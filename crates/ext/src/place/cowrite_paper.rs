@@ -20,7 +20,7 @@ use moafs_vfs::plan::{DirtyView, PlannedWrite, SMALL_BLOCKS_MAX, WritebackReason
 use moafs_vfs::types::{BlockAddr, BlockRun, Ino};
 
 use super::draft::{Draft, WritePlan};
-use super::ffs::{plan_file, tag};
+use super::ffs::{dirty_file, plan_file, tag};
 use super::free_space::FreeSpace;
 use super::members::{Member, group_of, member};
 use super::policy::{Files, PlacementPolicy};
@@ -42,11 +42,7 @@ impl PlacementPolicy for CowritePaper {
         free: &dyn FreeSpace,
     ) -> Result<WritePlan> {
         let mut draft = Draft::new(free);
-        let around = match reason {
-            WritebackReason::Evict(_, lbn) => Some((lbn, free.transfer_blocks())),
-            _ => None,
-        };
-        let Some(file) = dirty.file(reason.ino(), around) else { return Ok(draft.finish()) };
+        let Some(file) = dirty_file(reason, dirty, free.transfer_blocks()) else { return Ok(draft.finish()) };
         let is_small = file.blocks <= SMALL_BLOCKS_MAX && !matches!(reason, WritebackReason::Move(_));
         if !is_small || !co_write(reason, dirty, files, &mut draft)? {
             plan_file(reason, &file, files, &mut draft)?;

@@ -48,11 +48,7 @@ impl PlacementPolicy for Ffs {
         free: &dyn FreeSpace,
     ) -> Result<WritePlan> {
         let mut draft = Draft::new(free);
-        let around = match reason {
-            WritebackReason::Evict(_, lbn) => Some((lbn, free.transfer_blocks())),
-            _ => None,
-        };
-        if let Some(file) = dirty.file(reason.ino(), around) {
+        if let Some(file) = dirty_file(reason, dirty, free.transfer_blocks()) {
             plan_file(reason, &file, files, &mut draft)?;
         }
         Ok(draft.finish())
@@ -124,6 +120,19 @@ pub fn place_early<N>(draft: &mut Draft<'_>, node: &N, files: &dyn Files<N>, ran
 
 /// The last block that was planned: its number in the file and its address.
 type Last = Option<(u64, u64)>;
+
+/// Returns the file that leaves for a reason, if it is dirty: of one that is evicted, what lies around the page.
+pub(super) fn dirty_file<N>(
+    reason: WritebackReason,
+    dirty: &dyn DirtyView<N>,
+    transfer_blocks: u32,
+) -> Option<DirtyFile<N>> {
+    let around = match reason {
+        WritebackReason::Evict(_, lbn) => Some((lbn, transfer_blocks)),
+        _ => None,
+    };
+    dirty.file(reason.ino(), around)
+}
 
 /// Plans writes for one file's dirty ranges.
 pub(super) fn plan_file<N>(

@@ -76,7 +76,7 @@ pub(super) struct Found {
 }
 
 /// The place of a new entry in the hash table.
-struct Place {
+struct EntryPlace {
     level: u32,
     lbn: u64,
     /// The block there, and a slot with room; `None` if it is a hole.
@@ -298,17 +298,17 @@ impl F2fs {
     }
 
     /// Returns the first place for a name in the hash table; `None` if all levels are full for it.
-    fn place_for(&self, dir: &Incore, hash: u32, name: &[u8]) -> Result<Option<Place>> {
+    fn place_for(&self, dir: &Incore, hash: u32, name: &[u8]) -> Result<Option<EntryPlace>> {
         let dir_level = self.inode(dir)?.dir_level;
         let limit = node::lbn_limit(self.layout(dir).addresses());
         let slots = dentry::slots_of(name.len());
         for level in 0..dentry::DEPTH_MAX {
             for lbn in dentry::bucket_blocks(level, dir_level, hash).filter(|lbn| *lbn < limit) {
                 let Some(block) = self.owned_block(dir, lbn)? else {
-                    return Ok(Some(Place { level, lbn, block: None }));
+                    return Ok(Some(EntryPlace { level, lbn, block: None }));
                 };
                 if let Some(slot) = block.view(|bytes| dentry::room(bytes, &Region::BLOCK, slots)) {
-                    return Ok(Some(Place { level, lbn, block: Some((block, slot)) }));
+                    return Ok(Some(EntryPlace { level, lbn, block: Some((block, slot)) }));
                 }
             }
         }

@@ -362,6 +362,16 @@ fn a_removed_file_counts_once_while_its_blocks_are_being_placed() {
     }
 }
 
+/// Makes files of one block, with the next names of `names`, until no more than `until` blocks are free.
+fn fill_with_small_files(v: &Volume, names: &mut std::ops::RangeFrom<u32>, until: u64) {
+    while v.vfs.stat_fs().free > until {
+        let ino = v.create(ROOT, &format!("{}", names.next().unwrap()));
+        write_block(v, ino, 0).unwrap();
+        v.vfs.fsync(ino, false).unwrap();
+        v.vfs.forget(ino, 1);
+    }
+}
+
 #[test]
 fn a_map_block_that_punching_frees_is_kept_for_the_dirty_block_beside_the_hole() {
     let v = mapped(64, moafs_runtime::Live::new());
@@ -370,15 +380,7 @@ fn a_map_block_that_punching_frees_is_kept_for_the_dirty_block_beside_the_hole()
     v.vfs.fsync(f, false).unwrap();
     // Files of one block have no maps.
     let mut small = 0..;
-    let mut fill = |until: u64| {
-        while v.vfs.stat_fs().free > until {
-            let n = format!("{}", small.next().unwrap());
-            let ino = v.create(ROOT, &n);
-            write_block(&v, ino, 0).unwrap();
-            v.vfs.fsync(ino, false).unwrap();
-            v.vfs.forget(ino, 1);
-        }
-    };
+    let mut fill = |until| fill_with_small_files(&v, &mut small, until);
     fill(1);
     write_block(&v, f, 7).unwrap();
     assert_eq!(v.vfs.format().promised(), 1, "close to full it is known that the maps exist");
@@ -406,15 +408,7 @@ fn a_map_block_that_punching_frees_is_kept_for_a_block_that_is_about_to_be_mappe
         write_block(&v, f, 6).unwrap();
         v.vfs.fsync(f, false).unwrap();
         let mut small = 0..;
-        let mut fill = |until: u64| {
-            while v.vfs.stat_fs().free > until {
-                let n = format!("{}", small.next().unwrap());
-                let ino = v.create(ROOT, &n);
-                write_block(&v, ino, 0).unwrap();
-                v.vfs.fsync(ino, false).unwrap();
-                v.vfs.forget(ino, 1);
-            }
-        };
+        let mut fill = |until| fill_with_small_files(&v, &mut small, until);
         fill(1);
         write_block(&v, f, 7).unwrap();
         for n in ["0", "1", "2"] {

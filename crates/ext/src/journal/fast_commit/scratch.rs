@@ -6,7 +6,7 @@ use std::ops::Range;
 use moafs_disk::{DiskExt, Kind, Lba, SharedDisk, Tag};
 use moafs_vfs::{Error, Result};
 
-use crate::format::fixed::{fixed_ranges, make_block_bitmap};
+use crate::format::fixed::{fixed_ranges, joined, make_block_bitmap};
 use crate::format::group::{BLOCK_UNINIT, INODE_UNINIT, INODE_ZEROED};
 use crate::format::inode::Inode;
 use crate::format::superblock::InodeLocation;
@@ -22,16 +22,8 @@ const CHANGED_BYTES_MAX: usize = 256 << 20;
 pub(super) struct Ranges(Vec<Range<u64>>);
 
 impl Ranges {
-    pub(super) fn new(mut ranges: Vec<Range<u64>>) -> Ranges {
-        ranges.sort_by_key(|range| range.start);
-        ranges.dedup_by(|next, kept| {
-            let joins = next.start <= kept.end;
-            if joins {
-                kept.end = kept.end.max(next.end);
-            }
-            joins
-        });
-        Ranges(ranges)
+    pub(super) fn new(ranges: Vec<Range<u64>>) -> Ranges {
+        Ranges(joined(ranges))
     }
 
     /// Returns true if one of the blocks from `start` on is in a range.
