@@ -97,6 +97,17 @@ fn recycling_copies_nothing_and_writes_less_than_cleaning_on_any_number_of_cores
 }
 
 #[test]
+fn the_drive_is_hardly_idle_while_writers_are_faster_than_it() {
+    let set = ["utilization=70", "systems=cost-benefit,wolf,recycling"];
+    for outcome in run(&["lfs-uniform-hdd".to_owned(), "lfs-hotcold-ssd".to_owned()], 0.1, 2, &set) {
+        for system in ["cost-benefit", "wolf", "recycling"] {
+            let [idle, elapsed] = ["time_idle", "elapsed"].map(|metric| value(&outcome, system, metric, &[]));
+            assert!(idle < 0.05 * elapsed, "{} {system}: {idle} of {elapsed} s", outcome.experiment);
+        }
+    }
+}
+
+#[test]
 fn swap_areas_take_the_long_strokes_away_and_cost_nothing_where_they_are_of_no_use() {
     let of = |id: &str| run(&[id.to_owned()], 0.04, 2, &[]).remove(0);
     let both = of("saf-postmark-sor");

@@ -6,18 +6,21 @@
 //! while the device is busy with another request.
 //!
 //! A pause is the time that as many bytes took to leave lately, times a share that grows with the dirty data: none
-//! where write-back begins, so that the device never idles for a pause; once that time an eighth of the way on; more
-//! beyond. So most of the way to the limit is left for the longest wait there is, a flush of the drive's cache.
+//! where write-back begins; once that time an eighth of the way on; more beyond. So most of the way to the limit is
+//! left for the longest wait there is, a flush of the drive's cache. A pause ends early when the dirty data fall to
+//! where write-back begins: the device would have nothing to write.
+//!
+//! The rate is that of write requests while the device has some. Time without any says nothing about the device: the
+//! writers pause, or the format makes room before it plans. Counted, it would make pauses longer, and these more such
+//! time.
 
 use std::time::Duration;
 
 use moafs_runtime::Time;
 use moafs_runtime::leaf::Mutex;
 
-/// The shortest time over which the bytes that left are averaged.
+/// The shortest time with requests over which the bytes that left are averaged.
 const SAMPLE: Duration = Duration::from_millis(250);
-/// A longer time without a write means that there was nothing to write, which says nothing about the device.
-const LULL: Duration = Duration::from_secs(1);
 /// Seconds that a byte takes, before any measurement: 10 MB/s. A guess that is too slow is soon corrected, one that is
 /// too fast lets writers hit the limit.
 const FIRST_GUESS: f64 = 1e-7;
@@ -35,9 +38,13 @@ const PAUSE_MAX: Duration = Duration::from_millis(100);
 pub(crate) struct Pace(Mutex<State>);
 
 struct State {
+    /// Requests that were submitted and have not completed.
+    underway: u32,
+    /// The time up to which `sample` counts, if there are any.
+    since: Time,
+    /// Time with requests in the present sample, and the bytes that left in it.
+    sample: Duration,
     sample_bytes: u64,
-    sample_from: Time,
-    last: Time,
     /// Seconds that one byte takes, on average.
     byte_s: f64,
     owed: Duration,
@@ -46,32 +53,46 @@ struct State {
 impl Default for State {
     fn default() -> State {
         State {
+            underway: 0,
+            since: Time::default(),
+            sample: Duration::ZERO,
             sample_bytes: 0,
-            sample_from: Time::default(),
-            last: Time::default(),
             byte_s: FIRST_GUESS,
             owed: Duration::ZERO,
         }
     }
 }
 
+impl State {
+    /// Adds the time with requests up to `now` to the sample.
+    fn advance(&mut self, now: Time) {
+        if self.underway > 0 {
+            self.sample += now - self.since;
+        }
+        self.since = now;
+    }
+}
+
 impl Pace {
-    /// Notes that `bytes` bytes were written by `now`.
+    /// Notes that a part of a batch goes to the device.
+    pub(crate) fn submitted(&self, now: Time) {
+        let mut state = self.0.lock();
+        state.advance(now);
+        state.underway += 1;
+    }
+
+    /// Notes that a part of a batch has completed, of which `bytes` bytes were written.
     pub(crate) fn completed(&self, bytes: u64, now: Time) {
         let mut state = self.0.lock();
-        let lull = now - std::mem::replace(&mut state.last, now) > LULL;
-        if lull {
-            (state.sample_bytes, state.sample_from) = (0, now);
-            return;
-        }
+        state.advance(now);
+        state.underway -= 1;
         state.sample_bytes += bytes;
-        let took = now - state.sample_from;
-        if took < SAMPLE || state.sample_bytes == 0 {
+        if state.sample < SAMPLE || state.sample_bytes == 0 {
             return;
         }
-        let seen = took.as_secs_f64() / state.sample_bytes as f64;
+        let seen = state.sample.as_secs_f64() / state.sample_bytes as f64;
         state.byte_s += (seen - state.byte_s) / SAMPLES;
-        (state.sample_bytes, state.sample_from) = (0, now);
+        (state.sample_bytes, state.sample) = (0, Duration::ZERO);
     }
 
     /// Returns the pause of the writer of `bytes` bytes with `dirty` bytes dirty, if write-back begins at `begin` and
@@ -95,7 +116,10 @@ mod tests {
     /// Returns the pace after a device of 10 MB/s has been writing for ten seconds.
     fn seen() -> Pace {
         let pace = Pace::default();
-        (0..100).for_each(|tenth| pace.completed(1_000_000, Time(10_000_000_000 + tenth * 100_000_000)));
+        (0..100).for_each(|tenth| {
+            pace.submitted(Time(10_000_000_000 + tenth * 100_000_000));
+            pace.completed(1_000_000, Time(10_100_000_000 + tenth * 100_000_000));
+        });
         pace
     }
 
@@ -122,10 +146,26 @@ mod tests {
     }
 
     #[test]
-    fn a_lull_is_no_slowness() {
+    fn time_without_requests_is_no_slowness() {
         let pace = seen();
         let before = mean_s(&pace, 2 << 20);
-        pace.completed(4096, Time(500_000_000_000));
+        for second in 100..200 {
+            pace.submitted(Time(second * 1_000_000_000));
+            pace.completed(1_000_000, Time(second * 1_000_000_000 + 100_000_000));
+        }
         assert!((mean_s(&pace, 2 << 20) - before).abs() < 1e-4);
+    }
+
+    #[test]
+    fn requests_that_overlap_count_their_time_once() {
+        let pace = Pace::default();
+        for tenth in 0..100 {
+            let at = 10_000_000_000 + tenth * 100_000_000;
+            pace.submitted(Time(at));
+            pace.submitted(Time(at));
+            pace.completed(500_000, Time(at + 50_000_000));
+            pace.completed(500_000, Time(at + 100_000_000));
+        }
+        assert!((mean_s(&pace, 2 << 20) - 0.01).abs() < 0.0005);
     }
 }

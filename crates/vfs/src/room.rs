@@ -41,10 +41,7 @@ impl<F: Format> WriteBack<F> {
         if self.cache.dirty_bytes() + bytes > background {
             self.rt.signal(&self.syncer_wake.event);
             if self.options.paced {
-                let pause = self.pace.pause(bytes, self.cache.dirty_bytes(), background, max);
-                if !pause.is_zero() {
-                    moafs_runtime::sleep_until(&*self.rt, self.rt.now() + pause);
-                }
+                self.pause(self.pace.pause(bytes, self.cache.dirty_bytes(), background, max));
             }
         }
         let (mut fruitless, mut reaps) = (0, true);
@@ -81,6 +78,18 @@ impl<F: Format> WriteBack<F> {
             self.rt.wait(&self.cache.room, ticket, Some(until));
         }
         Ok(())
+    }
+
+    /// Pauses a writer, until write-back has nothing left to do at the latest.
+    fn pause(&self, pause: Duration) {
+        let until = self.rt.now() + pause;
+        while self.rt.now() < until {
+            let ticket = self.cache.room.ticket();
+            if self.cache.dirty_bytes() <= self.cache.dirty_bytes_background() {
+                return;
+            }
+            self.rt.wait(&self.cache.room, ticket, Some(until));
+        }
     }
 
     /// Writes back the first dirty blocks of the least recently written files (and the blocks that the policy

@@ -393,6 +393,7 @@ impl<F: Format> WriteBack<F> {
             tag: write.tag,
         };
         let batch = part.iter_mut().map(request).collect();
+        self.pace.submitted(self.rt.now());
         (part, self.disk.submit(batch))
     }
 

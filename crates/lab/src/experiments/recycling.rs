@@ -552,7 +552,7 @@ fn settled() -> Vec<String> {
          log has one inode among many in a block; in F2FS every file has a node block of its own, so that each overwritten \
          file of 32 KB costs a ninth block with the next checkpoint.",
         "The segment buffers are the limit of dirty data: 4 MB, 8 MB where hot and cold are apart (`buffer`). Writers are \
-         slowed to the pace of write-back from a quarter of it on, under every system. Checkpoints: every 60 s (`commit`), \
+         slowed to the pace of write-back from an eighth of it on, under every system. Checkpoints: every 60 s (`commit`), \
          when cleaning has freed sections, and in the background when they make more holes than there are. The drive's cache \
          is flushed by checkpoints.",
         "`oracle` is a cleaner that knows when each block will be overwritten: what dies soon is left to die. It copies as \
