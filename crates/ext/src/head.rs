@@ -4,7 +4,7 @@ use moafs_disk::{Buf, DiskExt, Kind, Lba, Op, Request, SECTOR, SharedDisk, Tag};
 use moafs_vfs::{Error, Result};
 
 use crate::format::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET};
-use crate::format::{BlockNo, Descriptor, Geometry, Superblock, checksum};
+use crate::format::{BlockNo, Descriptor, Geometry, Sealed, Superblock, checksum};
 use crate::health::damaged;
 
 /// Reads the superblock, and verifies it.
@@ -61,17 +61,39 @@ pub(crate) fn read_descriptors(disk: &SharedDisk, geo: &Geometry) -> Result<Vec<
     Ok(descriptors)
 }
 
-/// Writes the superblock to its place, durably, beside journal and cache.
+/// Replaces the superblock on the disk, `before`, by `after`, durably, beside journal and cache.
+///
+/// No driver accepts a superblock whose checksum is wrong, and a power cut may tear a write between its two sectors. So
+/// the second sector goes first if it changes, with the checksum that is right beside the first one as it was: its
+/// fields must mean nothing, or nothing wrong, without those of the first. Then the first sector changes as
+/// [`checksum::keep_superblock_sum`] describes.
 ///
 /// # Errors
 /// Device errors.
-pub(crate) fn write_superblock(disk: &SharedDisk, sb: &Superblock, geo: &Geometry) -> Result<()> {
-    let mut bytes = Buf::copy_of(sb.as_bytes());
+pub(crate) fn write_superblock(
+    disk: &SharedDisk,
+    before: &Superblock,
+    after: &Superblock,
+    geo: &Geometry,
+) -> Result<()> {
+    let mut bytes = Buf::copy_of(before.as_bytes());
+    let second = SECTOR..SUPERBLOCK_BYTES;
+    if after.as_bytes()[second.clone()] != bytes[second.clone()] {
+        bytes[second.clone()].copy_from_slice(&after.as_bytes()[second]);
+        let sealed = geo.checksums.seal(Sealed::Superblock, &mut bytes);
+        debug_assert!(sealed.is_ok(), "a superblock has a place for its checksum");
+        write_superblock_bytes(disk, &bytes)?;
+    }
+    bytes[..SECTOR].copy_from_slice(&after.as_bytes()[..SECTOR]);
     if geo.checksums.cover_all() {
         checksum::keep_superblock_sum(&mut bytes);
     }
+    write_superblock_bytes(disk, &bytes)
+}
+
+fn write_superblock_bytes(disk: &SharedDisk, bytes: &[u8]) -> Result<()> {
     let write = Request {
-        op: Op::Write { data: vec![bytes.freeze()], fua: false },
+        op: Op::Write { data: vec![Buf::copy_of(bytes).freeze()], fua: false },
         at: Lba::from_byte(SUPERBLOCK_OFFSET),
         tag: Tag::volume(Kind::Superblock),
     };

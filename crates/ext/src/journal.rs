@@ -26,13 +26,14 @@ mod replay;
 
 use std::sync::Arc;
 
-use moafs_disk::SharedDisk;
+use moafs_disk::{DiskExt, Kind, Lba, Op, Request, SharedDisk, Tag};
 use moafs_vfs::{Error, Result};
 
 use crate::format::superblock::{Incompat, State};
-use crate::format::{Geometry, Place, Structure, Superblock};
+use crate::format::{BlockNo, Descriptor, Geometry, InodeNo, Place, Structure, Superblock, u16_at};
 use crate::head::{read_superblock, write_superblock};
 use crate::health::damaged;
+use crate::write::write_durably;
 
 pub use file::{Journal, LogRun};
 pub use log::Log;
@@ -144,12 +145,32 @@ pub fn recover(disk: &SharedDisk, sb: &Superblock, geo: &Geometry, needs_replay:
 /// volume has errors, if it does.
 pub(crate) fn say_replayed(disk: &SharedDisk, before: &Superblock, geo: &Geometry, has_errors: bool) -> Result<()> {
     // The superblock itself may have been in the journal.
-    let mut sb = read_superblock(disk).unwrap_or_else(|_| before.clone());
+    let on_disk = read_superblock(disk).unwrap_or_else(|_| before.clone());
+    let mut sb = on_disk.clone();
     sb.set_incompat(sb.incompat() - Incompat::NEEDS_RECOVERY);
     if has_errors {
         sb.set_state(sb.state() | State::ERROR);
     }
-    write_superblock(disk, &sb, geo)
+    write_superblock(disk, &on_disk, &sb, geo)
+}
+
+/// Clears the inode of a journal that the superblock does not name, durably: adding one was interrupted.
+///
+/// # Errors
+/// Device errors.
+pub(crate) fn clear_unnamed(disk: &SharedDisk, geo: &Geometry, descriptors: &[Descriptor]) -> Result<()> {
+    let at = geo.locate_inode(InodeNo::JOURNAL).expect("every volume has the reserved inodes");
+    let block = BlockNo(descriptors[at.group.0 as usize].inode_table.0 + u64::from(at.table_block));
+    let (lba, tag) = (Lba::from_byte(geo.byte_of(block)), Tag::volume(Kind::Inodes));
+    let table = disk.read(lba, geo.block_bytes(), tag);
+    let mut table = table.map_err(|source| Error::disk("reading the journal's inode", source))?;
+    let slot = &mut table[at.offset..at.offset + geo.inode_size as usize];
+    if u16_at(slot, 0) == 0 {
+        return Ok(());
+    }
+    slot.fill(0);
+    let write = Request { op: Op::Write { data: vec![table.freeze()], fua: false }, at: lba, tag };
+    write_durably(disk, vec![write], "flushing the journal's inode")
 }
 
 /// The smallest log, in blocks, that every op fits into.

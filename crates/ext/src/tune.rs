@@ -64,21 +64,22 @@ const RESERVE_PERCENT_MAX: f64 = 50.0;
 /// If the volume was not unmounted in order, or a change cannot be made on it: then nothing is written. Damage, and
 /// device errors.
 pub fn tune(disk: &SharedDisk, changes: &[Change], now: Timestamp) -> Result<(), TuneError> {
-    let mut sb = read_superblock(disk)?;
-    let geo = geometry_of(&sb, disk)?;
-    check_at_rest(&sb)?;
+    let before = read_superblock(disk)?;
+    let geo = geometry_of(&before, disk)?;
+    check_at_rest(&before)?;
+    let (mut sb, mut on_disk) = (before.clone(), before);
     // A journal is written while the others are only noted: it comes last.
     let (journals, fields): (Vec<_>, Vec<_>) =
         changes.iter().partition(|change| matches!(change, Change::AddJournal(_)));
     fields.into_iter().try_for_each(|change| set(&mut sb, &geo, change))?;
     for change in journals {
         if let Change::AddJournal(bytes) = change {
-            sb = journal::add(disk, sb, &geo, *bytes, now)?;
+            (sb, on_disk) = journal::add(disk, sb, &on_disk, &geo, *bytes, now)?;
         }
     }
     sb.set_wtime(now.secs as u32);
     write_copies(disk, &sb, &geo)?;
-    write_superblock(disk, &sb, &geo).map_err(TuneError::from)
+    write_superblock(disk, &on_disk, &sb, &geo).map_err(TuneError::from)
 }
 
 /// Returns an error if a journal has to be replayed, or the volume may have errors: a replay or a repair could undo the

@@ -60,6 +60,7 @@ pub mod report;
 mod roll_forward;
 mod room;
 mod space;
+mod superblocks;
 mod survey;
 mod underway;
 mod volume;
@@ -89,10 +90,10 @@ use crate::place::log_choice::{BlockFacts, data_log};
 use crate::place::temperature::FileBlocks;
 
 pub use incore::Incore;
-pub(crate) use mount::read_superblock;
 pub use op::F2fsOp;
 pub use options::OpenOptions;
 pub use space::LogCounters;
+pub(crate) use superblocks::{read_superblock, replace_copy};
 pub use volume::{Counters, F2fs};
 
 /// File blocks around the one to be evicted that may be written together with it.

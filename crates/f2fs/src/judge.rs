@@ -84,6 +84,11 @@ pub(crate) fn assert_clean(mem: &MemDisk, what: &str) {
     let known = |issue: &Issue| matches!(issue, Issue::Temperature { .. } | Issue::XattrMagic { .. });
     let wrong: Vec<&Issue> = ours.findings.iter().map(|found| &found.issue).filter(|issue| !known(issue)).collect();
     assert!(wrong.is_empty(), "{what}: {wrong:#?}");
+    assert_fsck_is_silent(mem, what);
+}
+
+/// Fails if `fsck.f2fs` has something to say, a repair that it makes without a word included.
+pub(crate) fn assert_fsck_is_silent(mem: &MemDisk, what: &str) {
     let tool = "fsck.f2fs";
     if !have(tool) {
         return;

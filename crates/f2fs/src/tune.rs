@@ -1,12 +1,12 @@
 //! Changing a volume that is not in use: its label and its UUID.
 //!
-//! Both copies of the superblock get the change, one after the other: after a power cut one of them is whole.
+//! Both copies of the superblock get the change, the second one first: after a power cut one of them is whole, and the
+//! first that is whole counts. A mount for writing, or changing the volume again, writes the other one anew.
 
-use moafs_disk::{Buf, DiskExt, Kind, Lba, SECTOR, SharedDisk, Tag};
+use moafs_disk::SharedDisk;
 use moafs_vfs::Error;
 
-use crate::engine::read_superblock;
-use crate::format::BLOCK;
+use crate::engine::{read_superblock, replace_copy};
 use crate::format::superblock::{Features, LABEL_UNITS};
 
 /// A change of a volume.
@@ -54,13 +54,8 @@ pub fn tune(disk: &SharedDisk, changes: &[Change]) -> Result<(), TuneError> {
             Change::Uuid(uuid) => superblock.uuid = *uuid,
         }
     }
-    let block = superblock.encode();
     for copy in [1, 0] {
-        let at = Lba(copy * (BLOCK / SECTOR) as u64);
-        let failed = |source| Error::disk(format!("writing superblock copy {copy}"), source);
-        let page = Buf::copy_of(&block[..]).freeze();
-        let epoch = disk.write(at, page, Tag::volume(Kind::Superblock)).map_err(failed)?;
-        disk.make_durable(epoch).map_err(failed)?;
+        replace_copy(disk, copy, &superblock)?;
     }
     Ok(())
 }
@@ -70,9 +65,13 @@ mod tests {
     use std::sync::Arc;
 
     use moafs_disk::mem::MemDisk;
-    use moafs_runtime::Timestamp;
+    use moafs_disk::probe::crash::{CrashRecorder, Mode};
+    use moafs_disk::{DiskExt, Kind, Lba, SECTOR, Tag};
+    use moafs_runtime::{Rt, Timestamp, Virtual};
+    use moafs_vfs::types::{FileKind, Ino};
 
     use super::*;
+    use crate::format::BLOCK;
     use crate::judge;
     use crate::mkfs::{MkfsOptions, mkfs};
 
@@ -103,5 +102,44 @@ mod tests {
         let problem = tune(&shared, &[Change::Label("x".to_owned()), Change::Uuid([9; 16])]).unwrap_err();
         assert!(problem.to_string().contains("inode_checksum"), "{problem}");
         assert_eq!(read_superblock(&shared).unwrap().label, "", "nothing was written");
+    }
+
+    /// Changes label and UUID, cuts the power at every point, and judges each state: it has both changes or neither, can
+    /// be mounted and used, and no checker finds anything then.
+    fn judge_cuts(features: Features, before: &str, after: &str) {
+        let disk = volume(features);
+        let shared: SharedDisk = disk.clone();
+        tune(&shared, &[Change::Label(before.to_owned())]).unwrap();
+        let virt = Virtual::new(None);
+        let rt: Rt = virt.clone();
+        let recorder = Arc::new(CrashRecorder::over(disk, rt));
+        let recorded: SharedDisk = recorder.clone();
+        virt.run(|| tune(&recorded, &[Change::Label(after.to_owned()), Change::Uuid([9; 16])]).unwrap());
+        let both = [(before, [7; 16]), (after, [9; 16])];
+        for cut in 0..recorder.cut_points() {
+            for (seed, mode) in (0..).zip([Mode::All, Mode::None, Mode::Torn, Mode::Torn, Mode::Torn, Mode::Torn]) {
+                let what = format!("{features:?} {} units, cut {cut}, seed {seed}", after.len());
+                let state = Arc::new(recorder.state(cut, seed, mode));
+                let shared: SharedDisk = state.clone();
+                let found = read_superblock(&shared).unwrap_or_else(|error| panic!("{what}: {error}"));
+                assert!(both.contains(&(found.label.as_str(), found.uuid)), "{what}: {} {:?}", found.label, found.uuid);
+                judge::assert_fsck_is_silent(&state, &format!("{what}, before the mount"));
+                let vfs = judge::mount(&state);
+                vfs.create(&judge::root(), Ino(3), judge::name(b"file"), &judge::new(FileKind::Regular)).unwrap();
+                vfs.close().unwrap();
+                judge::assert_clean(&state, &what);
+                let kept = read_superblock(&shared).unwrap();
+                assert_eq!((kept.label, kept.uuid), (found.label, found.uuid), "{what}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_power_cut_leaves_the_old_or_the_new_label_and_uuid() {
+        let long = |letter: &str| letter.repeat(LABEL_UNITS);
+        for features in [Features::empty(), Features::SB_CHECKSUM] {
+            judge_cuts(features, "before", "after");
+            judge_cuts(features, &long("b"), &long("a"));
+        }
     }
 }

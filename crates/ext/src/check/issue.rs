@@ -260,6 +260,8 @@ impl Issue {
                 | Issue::SpecialFileSize { .. }
                 | Issue::BlocksCount { .. }
                 | Issue::Size { .. }
+                // A journal that the superblock does not name.
+                | Issue::ReservedInode { inode: InodeNo::JOURNAL, .. }
                 | Issue::LargeFileFeature { .. }
                 | Issue::IndexUnsupported { .. }
                 | Issue::DotPadding { .. }

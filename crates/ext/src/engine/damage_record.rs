@@ -27,12 +27,13 @@ impl Ext {
     }
 
     fn write_record(&self, now: u32) -> Result<()> {
-        let mut on_disk = read_superblock(&self.disk)?;
+        let on_disk = read_superblock(&self.disk)?;
         if on_disk.state().contains(State::ERROR) {
             return Ok(());
         }
-        note_damage(&mut on_disk, now);
-        write_superblock(&self.disk, &on_disk, &self.geo)
+        let mut noted = on_disk.clone();
+        note_damage(&mut noted, now);
+        write_superblock(&self.disk, &on_disk, &noted, &self.geo)
     }
 }
 

@@ -115,6 +115,9 @@ impl Ext {
             ));
         }
         let descriptors = read_descriptors(&disk, &geo)?;
+        if !clean && read_only.is_none() && log.is_none() {
+            journal::clear_unnamed(&disk, &geo, &descriptors)?;
+        }
         let mut ext = Ext::assemble(disk, rt, options, superblock, geo, descriptors, clean, read_only, log);
         (ext.replayed, ext.shape.notes) = (replayed, notes);
         ext.check_root()?;

@@ -1,4 +1,9 @@
 //! A journal for a volume without one: as that of a new volume, in blocks that are free.
+//!
+//! A power cut leaves blocks that are marked as used for nothing, or the inode of a journal that the superblock does not
+//! name, or a checksum of a bitmap that is wrong. A repair that asks nothing mends all of these. So the volume is marked
+//! as in use meanwhile, by the writer's mark, too: programs that mount it at boot check it first, and moafs returns what
+//! has leaked.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -12,11 +17,11 @@ use super::error::TuneError;
 use crate::alloc::{check_bitmap, fixed_ranges, make_block_bitmap};
 use crate::block_set::BlockSet;
 use crate::format::group::BLOCK_UNINIT;
-use crate::format::superblock::{Compat, Support};
+use crate::format::superblock::{Compat, MARK_VERSION, State, Support};
 use crate::format::{
-    BlockNo, Descriptor, Geometry, GroupNo, Inode, InodeNo, Place, Sealed, Structure, Superblock, bitmap,
+    BlockNo, Descriptor, Geometry, GroupNo, Inode, InodeNo, Place, Sealed, Structure, Superblock, bitmap, u16_at,
 };
-use crate::head::read_descriptors;
+use crate::head::{read_descriptors, read_superblock, write_superblock};
 use crate::health::damaged;
 use crate::mkfs::layout::{PlannedFile, VolumeLayout, place_journal};
 use crate::mkfs::shape::sized_journal;
@@ -24,14 +29,15 @@ use crate::mkfs::write::write_journal;
 use crate::write::write_durably;
 
 /// Adds a journal of so many bytes, or as many as a new volume of this size would get. Returns the superblock that
-/// names it, which is not written yet; everything else is durable.
+/// names it, which is not written yet, and the one on the disk, which was `before`; everything else is durable.
 pub(super) fn add(
     disk: &SharedDisk,
     mut sb: Superblock,
+    before: &Superblock,
     geo: &Geometry,
     bytes: Option<u64>,
     now: Timestamp,
-) -> Result<Superblock, TuneError> {
+) -> Result<(Superblock, Superblock), TuneError> {
     if sb.compat().contains(Compat::HAS_JOURNAL) {
         return Err(TuneError::Impossible("the volume has a journal".to_owned()));
     }
@@ -50,14 +56,25 @@ pub(super) fn add(
     groups.check_inode_is_unused()?;
     let layout = groups.place(sb, blocks, now)?;
     let [journal] = &layout.files[..] else { unreachable!("the journal is the one file") };
+    let in_change = mark_in_change(disk, before, geo)?;
     write_journal(&**disk, &layout, &layout.superblock.uuid())?;
     groups.record(journal)?;
     let mut sb = layout.superblock.clone();
+    sb.set_writer_mark(MARK_VERSION);
     sb.set_free_blocks(sb.free_blocks().saturating_sub(blocks_of(journal).map(|run| run.end - run.start).sum()));
     if sb.overhead_clusters() > 0 {
         sb.set_overhead_clusters(sb.overhead_clusters() + blocks);
     }
-    Ok(sb)
+    Ok((sb, in_change))
+}
+
+/// Marks the volume as in use by moafs. Returns the superblock that is on the disk then.
+fn mark_in_change(disk: &SharedDisk, before: &Superblock, geo: &Geometry) -> Result<Superblock, Error> {
+    let mut marked = before.clone();
+    marked.set_writer_mark(MARK_VERSION);
+    marked.set_state(marked.state() - State::VALID);
+    write_superblock(disk, before, &marked, geo)?;
+    read_superblock(disk)
 }
 
 /// Returns the blocks of a file and of its map.
@@ -170,7 +187,8 @@ impl Groups<'_> {
     /// Returns an error if the inode of the journal holds something.
     fn check_inode_is_unused(&self) -> Result<(), Error> {
         let (block, slot, bytes) = self.journal_slot()?;
-        let is_unused = bytes[slot.clone()].iter().all(|byte| *byte == 0) || {
+        // A slot without a mode holds no inode: a checker that cleared it may have left a checksum.
+        let is_unused = u16_at(&bytes[slot.clone()], 0) == 0 || {
             let inode = Inode::decode(&bytes[slot], InodeNo::JOURNAL, self.geo, block).map_err(damaged)?;
             inode.links == 0 && inode.blocks == 0 && inode.size == 0
         };
@@ -181,13 +199,9 @@ impl Groups<'_> {
         Err(damaged(place.damage("the inode of the journal is in use, but the volume has no journal")))
     }
 
-    /// Writes what inode table, bitmaps and descriptors say of the journal, durably.
+    /// Writes what bitmaps and descriptors say of the journal, durably, and then its inode.
     fn record(&mut self, journal: &PlannedFile) -> Result<(), Error> {
-        let (block, slot, mut table) = self.journal_slot()?;
-        journal.inode.encode_into(&mut table[slot.clone()], self.geo);
-        let sealed = self.geo.checksums.seal(Sealed::Inode(InodeNo::JOURNAL), &mut table[slot]);
-        debug_assert!(sealed.is_ok(), "an inode has a place for its checksum");
-        let mut writes = vec![self.write(block, table, Kind::Inodes)];
+        let mut writes = Vec::new();
         let runs: Vec<Range<u64>> = blocks_of(journal).collect();
         let mut changed = Vec::new();
         for group in self.geo.all_groups() {
@@ -200,7 +214,12 @@ impl Groups<'_> {
             }
         }
         writes.extend(self.descriptor_writes(&changed)?);
-        write_durably(self.disk, writes, "flushing the journal's inode")
+        write_durably(self.disk, writes, "flushing the bitmaps of the journal's groups")?;
+        let (block, slot, mut table) = self.journal_slot()?;
+        journal.inode.encode_into(&mut table[slot.clone()], self.geo);
+        let sealed = self.geo.checksums.seal(Sealed::Inode(InodeNo::JOURNAL), &mut table[slot]);
+        debug_assert!(sealed.is_ok(), "an inode has a place for its checksum");
+        write_durably(self.disk, vec![self.write(block, table, Kind::Inodes)], "flushing the journal's inode")
     }
 
     /// Takes free blocks of a group. Returns the write of its bitmap.

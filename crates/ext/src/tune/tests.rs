@@ -1,15 +1,18 @@
 //! Tests of changes of volumes that are not in use, judged by e2fsck.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use moafs_disk::mem::MemDisk;
+use moafs_disk::probe::crash::{CrashRecorder, Mode};
 use moafs_disk::{DiskExt, Lba, SharedDisk};
-use moafs_runtime::{Live, Rt, Timestamp};
+use moafs_runtime::{Live, Rt, Timestamp, Virtual};
 use moafs_vfs::api::NewFile;
 use moafs_vfs::types::{FileKind, Ino, Name};
-use moafs_vfs::{Credentials, Options, Vfs};
+use moafs_vfs::{Credentials, Format, Options, Vfs};
 
 use super::*;
+use crate::check::{self, CheckOptions};
 use crate::format::superblock::Compat;
 use crate::judge;
 use crate::mkfs::features::FeatureSet;
@@ -164,4 +167,110 @@ fn a_volume_that_was_not_unmounted_is_checked_first() {
     vfs.close().unwrap();
     let problem = tune(&shared(&copy), &[Change::AddJournal(None)], NOW).unwrap_err().to_string();
     assert_eq!(problem, "the volume was not unmounted in order: run `moafs fsck` on it first");
+}
+
+/// Returns a small volume of two groups.
+fn small_volume(wish: &[&str]) -> Arc<MemDisk> {
+    let disk = Arc::new(MemDisk::new(16 << 11));
+    let mut features = FeatureSet::EXT4;
+    wish.iter().for_each(|name| features.apply(name).expect("a feature"));
+    let options = MkfsOptions { block_size: Some(1024), features, ..MkfsOptions::new(UUID, UUID, NOW) };
+    mkfs(&*disk, &options).expect("a volume");
+    disk
+}
+
+/// Returns a copy of the disk that `e2fsck -fp` has repaired without a question.
+fn repaired_by_e2fsck(disk: &MemDisk, what: &str) -> Arc<MemDisk> {
+    let image = tempfile::NamedTempFile::new().unwrap();
+    disk.write_to(image.path()).unwrap();
+    let verdict = judge::run("e2fsck", &["-fp"], image.path());
+    assert!(matches!(verdict.code, Some(0 | 1)), "{what}: {}", verdict.text);
+    let repaired = MemDisk::read_from(image.path()).unwrap();
+    judge::assert_clean(&repaired, what);
+    Arc::new(repaired)
+}
+
+fn repair(disk: &Arc<MemDisk>, what: &str) {
+    let options = CheckOptions { mode: check::Mode::Preen, force: true, superblock: None, now: NOW };
+    let outcome = check::check_volume(&shared(disk), &options, &mut |_| ()).unwrap();
+    assert!(!outcome.errors_left, "{what}: {:?}", outcome.findings);
+    judge::assert_clean(disk, what);
+}
+
+/// Returns what changes of the superblock change.
+fn settings(disk: &Arc<MemDisk>) -> (Vec<u8>, [u8; 16], u64) {
+    let sb = read_superblock(&shared(disk)).expect("the superblock is right");
+    (sb.label().to_vec(), sb.uuid(), sb.reserved_blocks())
+}
+
+/// Mounts a volume and uses it. One that cannot be written without a journal is read, checked, and gets its journal.
+fn use_volume(disk: &Arc<MemDisk>, what: &str) {
+    let format = Ext::open(shared(disk), Live::new(), OpenOptions::default());
+    let format = format.unwrap_or_else(|refused| panic!("{what}: {refused}"));
+    let needs_journal = format.shape().read_only.is_some();
+    drop(format);
+    if needs_journal {
+        repair(disk, what);
+        tune(&shared(disk), &[Change::AddJournal(Some(1 << 20))], NOW).unwrap_or_else(|e| panic!("{what}: {e}"));
+    }
+    let vfs = open(disk);
+    write_file(&vfs, "after", 1500);
+    vfs.close().unwrap_or_else(|error| panic!("{what}: {error}"));
+    judge::assert_clean(disk, what);
+}
+
+/// Makes changes, cuts the power at every point of them, and judges each state: it has all changes of the superblock or
+/// none, it can be mounted and used as it is, and the checkers repair it without a question.
+fn judge_cuts(features: &[&str], changes: &[Change]) {
+    if !judge::have("e2fsck") {
+        return;
+    }
+    let virt = Virtual::new(None);
+    let rt: Rt = virt.clone();
+    let volume = small_volume(features);
+    let before = settings(&volume);
+    let recorder = Arc::new(CrashRecorder::over(volume, rt));
+    let disk: SharedDisk = recorder.clone();
+    virt.run(|| tune(&disk, changes, NOW).expect("the changes can be made"));
+    let after = settings(&Arc::new(recorder.state(recorder.cut_points() - 1, 0, Mode::All)));
+    let mut judged = HashSet::new();
+    for cut in 0..recorder.cut_points() {
+        let modes = [Mode::All, Mode::None, Mode::Subset, Mode::Torn, Mode::Subset, Mode::Torn, Mode::Torn];
+        for (seed, mode) in (0..).zip(modes).take(if recorder.uncertain(cut) > 0 { modes.len() } else { 1 }) {
+            let what = format!("{features:?} {changes:?}, cut {cut}, seed {seed}");
+            let state = Arc::new(recorder.state(cut, seed, mode));
+            if !judged.insert(crc32c::crc32c(&state.to_bytes())) {
+                continue;
+            }
+            let found = settings(&state);
+            assert!(found == before || found == after, "{what}: {found:?}");
+            let repaired = repaired_by_e2fsck(&state, &what);
+            if seed == 0 {
+                use_volume(&repaired, &format!("{what}, after e2fsck"));
+                repair(&Arc::new(state.snapshot()), &format!("{what}, checked"));
+            }
+            use_volume(&state, &what);
+        }
+    }
+}
+
+#[test]
+fn a_power_cut_while_a_journal_is_added_leaves_a_volume_that_can_be_used() {
+    for features in [WITHOUT_JOURNAL[0], WITHOUT_JOURNAL[1], WITHOUT_JOURNAL[5]] {
+        judge_cuts(features, &[Change::AddJournal(Some(1 << 20))]);
+    }
+}
+
+#[test]
+fn a_power_cut_while_the_superblock_changes_leaves_the_old_or_the_new_one() {
+    let changes = [Change::Label(b"label".to_vec()), Change::Uuid(OTHER), Change::Reserve(Reserve::Percent(1.0))];
+    for features in [&["^uninit_bg"][..], &["^metadata_csum_seed"], &["^metadata_csum"], WITHOUT_JOURNAL[5]] {
+        judge_cuts(features, &changes);
+    }
+}
+
+#[test]
+fn a_power_cut_while_a_journal_is_added_and_the_superblock_changes_loses_neither() {
+    let changes = [Change::Uuid(OTHER), Change::Label(b"label".to_vec()), Change::AddJournal(Some(1 << 20))];
+    judge_cuts(WITHOUT_JOURNAL[0], &changes);
 }

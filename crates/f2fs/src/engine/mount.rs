@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use moafs_disk::{Buf, DiskExt, Kind, Lba, SECTOR, SharedDisk, Tag};
+use moafs_disk::{Buf, DiskExt, Kind, SECTOR, SharedDisk, Tag};
 use moafs_runtime::Rt;
 use moafs_runtime::leaf::Mutex;
 use moafs_runtime::lock::{Mutex as WaitMutex, RwLock};
@@ -18,6 +18,7 @@ use super::convert::damaged;
 use super::nat;
 use super::options::OpenOptions;
 use super::space::{MainArea, Recorded};
+use super::superblocks::{self, lba_of, read_superblock};
 use super::volume::{F2fs, Tally};
 use super::writer::Writer;
 use crate::format::checkpoint::{Checkpoint, CpFlags, Pack, is_newer};
@@ -94,6 +95,8 @@ impl F2fs {
             F2fs::assemble(disk, rt, options, &superblock, Tables { pack, which, sit, current }, read_only, notes);
         fs.check_root()?;
         if fs.shape.read_only.is_none() {
+            let restored = superblocks::restore_copies(&fs.disk, &superblock)?;
+            fs.shape.notes.extend(restored);
             if !fs.space.settle_heads() {
                 return Err(Error::Refused(NO_PLACE.to_owned()));
             }
@@ -230,31 +233,10 @@ impl F2fs {
     }
 }
 
-fn at(block: u32) -> Lba {
-    Lba(u64::from(block) * (BLOCK / SECTOR) as u64)
-}
-
 fn read_blocks(disk: &SharedDisk, first: u32, blocks: u32, what: &str) -> Result<Buf> {
     let tag = Tag::volume(Kind::Segments);
-    disk.read(at(first), blocks as usize * BLOCK, tag)
+    disk.read(lba_of(first), blocks as usize * BLOCK, tag)
         .map_err(|source| Error::disk(format!("reading {what} (block {first})"), source))
-}
-
-/// Reads the first sound superblock.
-pub(crate) fn read_superblock(disk: &SharedDisk) -> Result<Superblock> {
-    let mut first = None;
-    for copy in 0..2 {
-        let bytes = disk.read(at(copy.into()), BLOCK, Tag::volume(Kind::Superblock));
-        let decoded = match bytes {
-            Ok(bytes) => Superblock::decode(&bytes, copy).map_err(damaged),
-            Err(source) => Err(Error::disk(format!("reading superblock copy {copy}"), source)),
-        };
-        match decoded {
-            Ok(superblock) => return Ok(superblock),
-            Err(error) => first = first.or(Some(error)),
-        }
-    }
-    Err(first.expect("two copies were tried"))
 }
 
 /// The checkpoint to go on from.

@@ -341,7 +341,8 @@ mod tests {
     use moafs_runtime::Timestamp;
 
     use super::*;
-    use crate::engine::mount::{read_pack, read_superblock};
+    use crate::engine::mount::read_pack;
+    use crate::engine::superblocks::read_superblock;
     use crate::mkfs::{MkfsOptions, mkfs};
 
     fn table() -> Nat {

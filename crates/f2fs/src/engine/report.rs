@@ -5,7 +5,8 @@ use moafs_disk::SharedDisk;
 use moafs_vfs::Result;
 use serde::Serialize;
 
-use super::mount::{Found, read_pack, read_superblock};
+use super::mount::{Found, read_pack};
+use super::superblocks::read_superblock;
 use super::volume::{Counters, F2fs};
 use crate::clean::SegmentView;
 use crate::format::checkpoint::Checkpoint;

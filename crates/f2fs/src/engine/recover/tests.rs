@@ -7,7 +7,8 @@ use moafs_vfs::types::Ino;
 
 use super::*;
 use crate::check::{CheckOptions, Issue, check};
-use crate::engine::mount::{read_pack, read_superblock};
+use crate::engine::mount::read_pack;
+use crate::engine::superblocks::read_superblock;
 use crate::format::{BLOCK, put_u32};
 use crate::judge::{features, mount, name, new, root, volume};
 
