@@ -18,6 +18,8 @@
 //! | [`map`] | the way from a file's block number to the pointer that maps it |
 //! | [`extent`] | extent trees: the other way from a file's block number to the volume's |
 //! | [`dir`] | directory blocks |
+//! | [`exchange`] | temporary names of inodes that change places |
+//! | [`renaming`] | the rename that a file is going through |
 //! | [`htree`] | directory indexes |
 //! | [`inline`] | contents inside an inode |
 //! | [`casefold`] | names that are looked up without regard to case |
@@ -30,6 +32,7 @@ pub mod casefold;
 pub mod checksum;
 pub mod dir;
 pub mod error;
+pub mod exchange;
 pub mod extent;
 mod extra;
 pub mod fast_commit;

@@ -249,6 +249,14 @@ impl Meta {
         level > self.order.lock().durable
     }
 
+    /// Has every later change reach the disk after those made so far.
+    pub fn order_after_all(&self) {
+        if self.transactions.is_none() {
+            let mut order = self.order.lock();
+            order.open = order.open.max(Level(order.highest.0 + 1));
+        }
+    }
+
     /// Takes back a record whose first version got level `born`, if no version of it has left for
     /// the disk: the inode or entry that it described never existed. Returns true if it was taken
     /// back.

@@ -18,11 +18,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use moafs_vfs::api::RenameMode;
 use moafs_vfs::types::FileKind;
 
 use crate::model::{Model, Node, NodeId};
-use crate::ops::{Bytes, Op};
+use crate::ops::Op;
 use crate::stamp;
 use crate::tree::{LOST_AND_FOUND, Seen, Tree};
 
@@ -88,9 +87,6 @@ pub struct Expectation<'a> {
     one_moment: bool,
     /// True if a file that was only renamed has no name more than before.
     renames_are_whole: bool,
-    /// Nodes that changed names with another. Of a file with several links a crash may leave one name to the other's
-    /// inode.
-    exchanged: BTreeSet<NodeId>,
     /// Slack of sizes, in bytes: after a repair a file may end at a block's end.
     size_slack: u64,
 }
@@ -117,16 +113,9 @@ impl History {
             fsynced: Vec::new(),
             one_moment: false,
             renames_are_whole: false,
-            exchanged: BTreeSet::new(),
             size_slack: 0,
         };
         expectation.promise(Promise::All, 0);
-        for (before, step) in expectation.states.clone().into_iter().zip(&self.steps) {
-            if let Op::Rename { from, to, mode: RenameMode::Exchange } = &step.op {
-                let node = |(dir, name): &(NodeId, Bytes)| before.get(*dir)?.entries.get(&name.0).copied();
-                expectation.exchanged.extend([node(from), node(to)].into_iter().flatten());
-            }
-        }
         let begun = expectation.states.len() - 1;
         for (index, step) in self.steps[..begun].iter().enumerate() {
             if let (true, Some(promise)) = (step.end <= cut, step.promise) {
@@ -158,7 +147,7 @@ impl<'a> Expectation<'a> {
     }
 
     /// Demands that a rename that the cut interrupted has happened or has not: a file whose link count has not changed
-    /// since everything was promised has no names more than that. Exchanges are not judged so.
+    /// since everything was promised has no names more than that.
     pub fn with_whole_renames(mut self) -> Self {
         self.renames_are_whole = true;
         self
@@ -354,9 +343,6 @@ impl<'a> Judge<'a> {
     /// Reports files that were only renamed and have a name too many.
     fn whole_renames(&mut self) {
         for ((id, _), names) in &self.names {
-            if self.expect.exchanged.contains(id) {
-                continue;
-            }
             let states = self.expect.states[self.expect.all_since..].iter();
             let mut versions = states.filter_map(|model| model.get(*id));
             let Some(first) = versions.next().filter(|node| !node.is_dir()) else { continue };
@@ -568,6 +554,7 @@ fn wrong_sector(versions: &[&Node], promised: bool, seen: &Seen, at: u64, len: u
 #[cfg(test)]
 mod tests {
     use super::*;
+    use moafs_vfs::api::RenameMode;
 
     /// Creates a history without a device: operation n takes log entries 10n to 10n + 5.
     fn history(ops: &[Op]) -> History {

@@ -517,8 +517,8 @@ pub trait FormatOp {
     fn inode_orphan(&mut self, node: &Self::Node, attr: &Attr) -> Result<()>;
     /// Frees an inode that maps nothing and has no users: the number may be reused (once that is safe on disk).
     fn inode_free(&mut self, node: &Self::Node) -> Result<()>;
-    /// Announces that a file, not a directory, is about to get the name `to` and then to lose the name `from`: a
-    /// format whose crashes may leave both can note it.
+    /// Announces that an inode is about to get the name `to` and then to lose the name `from`, which an exchange gives
+    /// to the inode that has had `to`: a format whose crashes may leave both can note it.
     fn name_moves(&mut self, _node: &Self::Node, _from: (&Self::Node, &Name), _to: (&Self::Node, &Name)) -> Result<()> {
         Ok(())
     }

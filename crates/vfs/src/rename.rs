@@ -299,9 +299,7 @@ impl<F: Format> Namespace<F> {
         let Move { from, to, source, victim, .. } = movement;
         let mut op = self.begin(OpKind::Rename, admission)?;
         let whiteout = whiteout.map(|birth| self.new_inode(&mut op, from.dir, &birth, None)).transpose()?;
-        if !source.is_dir() {
-            op.name_moves(&source.node, (&from.dir.node, from.name), (&to.dir.node, to.name))?;
-        }
+        op.name_moves(&source.node, (&from.dir.node, from.name), (&to.dir.node, to.name))?;
         let target = Target { ino: source.ino, kind: source.kind, node: &*source.node };
         match victim {
             Some(_) => op.name_point(&to.dir.node, to.name, target)?,
@@ -376,6 +374,7 @@ impl<F: Format> Namespace<F> {
             places.reverse();
         }
         let [(first, at), (second, beside)] = places;
+        op.name_moves(&first.node, (&beside.dir.node, beside.name), (&at.dir.node, at.name))?;
         self.point(&mut op, first, at)?;
         let completed = self.complete_exchange(&mut op, movement, (first, at), (second, beside));
         self.fail_if_half_done("an exchange", completed)?;

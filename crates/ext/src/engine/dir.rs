@@ -453,8 +453,20 @@ impl Ext {
         Ok(lbn)
     }
 
-    /// Makes an existing name lead to another inode. Returns the level; `None` if that would change
-    /// two sectors.
+    /// Returns the level at which a name is on the disk as it is now, in a directory that the root leads to.
+    pub(super) fn name_level(&self, dir: &Incore, name: &Name) -> Result<Level> {
+        let guard = self.index(dir)?;
+        let index = guard.as_ref().expect("index() builds it");
+        let found = self.find_slot(dir, index, name.as_bytes())?.ok_or(Error::Posix(libc::ENOENT))?;
+        let block = self.names_to_change(dir, index, found.lbn as usize)?;
+        let record = block.view(|bytes| record_of(self.form, bytes, found.offset as usize));
+        let state = dir.state.lock();
+        Ok(block.pending(record.start).max(state.reached).max(state.named))
+    }
+
+    /// Makes an existing name lead to another inode. Returns the level; `None` if two sectors would change, and the
+    /// disk may not show the type of before with the new inode for a while (`apart`).
+    #[allow(clippy::too_many_arguments)]
     pub(super) fn point_name(
         &self,
         dir: &Incore,
@@ -462,6 +474,7 @@ impl Ext {
         ino: InodeNo,
         kind: FileKind,
         needs: Level,
+        apart: bool,
     ) -> Result<Option<Level>> {
         debug_assert!(self.recovery.names_may_change(dir.ino), "directory {} changes unseen", dir.ino.0);
         let mut guard = self.index_mut(dir)?;
@@ -469,10 +482,11 @@ impl Ext {
         let Some(found) = self.find_slot(dir, index, name.as_bytes())? else { return Ok(None) };
         let block = self.names_to_change(dir, index, found.lbn as usize)?;
         let mut after = block.view(<[u8]>::to_vec);
-        let Some(changed) = codec::point(&mut after, self.form, found.offset as usize, ino, kind) else {
+        let changed = codec::point(&mut after, self.form, found.offset as usize, ino, kind).unwrap_or_default();
+        if changed.is_empty() || (changed.len() > 1 && !apart) {
             return Ok(None);
-        };
-        let level = self.change_names(&block, &after, changed.start, needs);
+        }
+        let level = changed.iter().fold(needs, |needs, piece| self.change_names(&block, &after, piece.start, needs));
         Ok(Some(level))
     }
 

@@ -27,7 +27,7 @@ use super::map::MapPlace;
 use super::volume::Ext;
 use crate::alloc::{NewInode, no_space};
 use crate::format::dir as codec;
-use crate::format::fnv::hash_of;
+use crate::format::exchange::{Exchange, NameAt};
 use crate::format::inode::{EXTRA_BYTES, InodeFlags};
 use crate::format::renaming::Renaming;
 use crate::format::{BlockNo, GroupNo, Inode, InodeNo, Sealed};
@@ -36,10 +36,6 @@ use crate::place::{ParentDirectory, ffs, inodes};
 
 /// Runs that one op allocates without writing them at most: each may change a node of its own.
 const PREALLOCATED_RUNS_MAX: u32 = 64;
-
-/// The first bytes of temporary names of exchanges; names with this prefix that a crash left are
-/// removed.
-pub(super) const EXCHANGE_PREFIX: &[u8] = b".moafs-exchange-";
 
 /// An op that is running: it has been admitted and not ended.
 pub struct ExtOp<'a> {
@@ -56,6 +52,8 @@ pub struct ExtOp<'a> {
     linked_twice: Vec<Arc<Incore>>,
     /// The file whose inode tells of the rename until the op ends.
     moving: Option<Arc<Incore>>,
+    /// The name that the op takes away, or has lead elsewhere, after it has given its inode another.
+    leaving: Option<(Arc<Incore>, Box<[u8]>)>,
     /// The temporary name of the inode that lost its own to an exchange, or to a directory moved
     /// over it.
     temporary: Option<Temporary>,
@@ -119,6 +117,7 @@ impl<'a> ExtOp<'a> {
             before_names: Level::NONE,
             linked_twice: Vec::new(),
             moving: None,
+            leaving: None,
             temporary: None,
             _handle: handle,
         }
@@ -388,11 +387,18 @@ impl<'a> ExtOp<'a> {
 
     // -- exchange
 
-    /// Gives the inode that `name` is about to lose a temporary name, and a link for it.
-    fn keep_reachable(&mut self, was: InodeNo, dir: &Incore, name: &Name) -> Result<()> {
+    /// Gives the inode that is about to lose `name` to `taker` a temporary name, and a link for it. The temporary name
+    /// is on the disk only after both names as they are now: what they lead to beside it tells how far the op came.
+    fn keep_reachable(&mut self, was: InodeNo, dir: &Incore, name: &Name, taker: InodeNo) -> Result<()> {
         let node = self.ext.incore(was)?;
         let home = self.ext.exchange_home()?;
-        let name = exchange_name(was, dir.ino, name);
+        let (left, old) = self.leaving.take().expect("the op was announced");
+        let old = Name::new(&old).expect("it was one when it was announced");
+        let marks = self.ext.marks;
+        let at = |dir: &Incore, name: &Name| NameAt { dir: dir.ino, hash: marks.hash(name.as_bytes()) };
+        let exchange = Exchange { waiting: was, taken: at(dir, name), taker, left: at(&left, old) };
+        let before = self.ext.name_level(dir, name)?.max(self.ext.name_level(&left, old)?);
+        let name = exchange.temporary_name(marks);
         let bytes = Name::new(&name).expect("a short name without slashes");
         if self.admission.blocks() == 0 && !self.ext.fits_name(&home, bytes)? {
             // The free blocks are promised to others.
@@ -400,8 +406,7 @@ impl<'a> ExtOp<'a> {
         }
         self.touch(&home)?;
         let linked = self.store_linked_twice(&node)?;
-        let old_name = node.state.lock().named;
-        let level = self.insert(&home, bytes, was, node.kind, linked.max(old_name))?;
+        let level = self.insert(&home, bytes, was, node.kind, linked.max(before))?;
         self.named(&home, &node, bytes, level);
         self.temporary = Some(Temporary { home, name: name.into(), node, of: dir.ino });
         Ok(())
@@ -427,21 +432,6 @@ impl<'a> ExtOp<'a> {
         drop(state);
         self.ext.hold(node, level);
     }
-}
-
-/// Returns the temporary name of an inode whose `name` in `dir` is about to lead elsewhere: it says
-/// which name to restore after a crash.
-fn exchange_name(ino: InodeNo, dir: InodeNo, name: &Name) -> Vec<u8> {
-    let text = format!("{}-{}-{}", ino.0, dir.0, hash_of(name.as_bytes()));
-    [EXCHANGE_PREFIX, text.as_bytes()].concat()
-}
-
-/// Parses a temporary name: the directory, and the hash of the name in it that led to the inode.
-pub(super) fn parse_exchange_name(name: &[u8]) -> Option<(InodeNo, u32)> {
-    let text = std::str::from_utf8(name.strip_prefix(EXCHANGE_PREFIX)?).ok()?;
-    let mut numbers = text.split('-').skip(1).map(str::parse::<u32>);
-    let (dir, hash) = (numbers.next()?.ok()?, numbers.next()?.ok()?);
-    Some((InodeNo(dir), hash))
 }
 
 impl FormatOp for ExtOp<'_> {
@@ -606,6 +596,10 @@ impl FormatOp for ExtOp<'_> {
             return Ok(());
         }
         self.touch_named(node)?;
+        self.leaving = Some((Arc::clone(from), old.as_bytes().into()));
+        if self.kind == OpKind::Exchange || node.kind == FileKind::Directory {
+            return Ok(());
+        }
         let marks = self.ext.marks;
         let renaming = Renaming {
             from: from.ino,
@@ -639,13 +633,15 @@ impl FormatOp for ExtOp<'_> {
         // A directory moved over another has two names for a while: recovery that takes the new one
         // needs to know which directory had it before.
         let over_directory = to.kind == FileKind::Directory && !dots;
-        if (exchanging || over_directory) && self.temporary.is_none() {
-            self.keep_reachable(was, dir, name)?;
+        // A transaction has all of it or nothing.
+        if (exchanging || over_directory) && self.temporary.is_none() && !self.ext.meta.has_journal() {
+            self.keep_reachable(was, dir, name, to.node.ino)?;
         }
         let ends = self.ext.live(was).filter(|_| !dots).map(|node| (self.end_of_name(&node, exchanging), node));
         let needs = self.entry_needs(dir, to.node, name)?;
         let needs = ends.as_ref().map_or(needs, |(end, _)| needs.max(end.needs));
-        let level = match self.ext.point_name(dir, name, to.node.ino, to.kind, needs)? {
+        // Of an exchange recovery puts a type right that came later than the inode.
+        let level = match self.ext.point_name(dir, name, to.node.ino, to.kind, needs, exchanging)? {
             Some(level) => level,
             // Inode number and type lie in two sectors (a foreign block): the old entry goes, then a new one comes.
             None => {
@@ -773,6 +769,7 @@ impl FormatOp for ExtOp<'_> {
 impl Drop for ExtOp<'_> {
     /// Takes back, after a failure in the middle, links that were counted for names that were not added.
     fn drop(&mut self) {
+        let _ = self.drop_temporary();
         self.forget_move();
         for node in std::mem::take(&mut self.linked_twice) {
             node.state.lock().names_coming -= 1;

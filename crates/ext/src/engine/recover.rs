@@ -35,6 +35,7 @@
 //! The changes of recovery are ordered like any others: a crash meanwhile leaves the same leaks as
 //! the crash before, or fewer.
 
+mod exchanges;
 mod free;
 mod known;
 mod names;

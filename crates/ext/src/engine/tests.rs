@@ -17,6 +17,7 @@ use moafs_vfs::types::{Attr, FileKind, Ino, Lbn, LbnRange, Mapping, Name, SetMod
 
 mod cowrite;
 mod dirindex;
+mod exchanges;
 mod recovery;
 mod renames;
 mod swaparea;
@@ -492,6 +493,7 @@ fn renames_and_exchanges_leave_exact_link_counts() {
     volume.ext.sync_inode(&a, seal, Epoch(0), SyncScope::Full).unwrap();
 
     let mut op = volume.ext.begin(OpKind::Exchange, &mut admission).unwrap();
+    op.name_moves(&b, (&to, name("b")), (&to, name("moved"))).unwrap();
     op.name_point(&to, name("moved"), Target { ino: target(&b), kind: b.kind, node: &b }).unwrap();
     op.name_point(&to, name("b"), Target { ino: target(&a), kind: a.kind, node: &a }).unwrap();
     for node in [&a, &b, &to] {

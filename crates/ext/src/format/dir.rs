@@ -13,6 +13,7 @@
 use std::ops::Range;
 
 use moafs_vfs::types::FileKind;
+use smallvec::{SmallVec, smallvec};
 
 use super::checksum::{LEAF_TAIL_BYTES, LEAF_TAIL_TYPE, is_leaf_tail};
 use super::inode::{entry_type, kind_of_entry_type};
@@ -376,23 +377,27 @@ pub fn remove(block: &mut [u8], form: Form, offset: usize) -> Option<Range<usize
     None
 }
 
-/// Makes the entry at `offset` name another inode, in place, and returns the bytes that changed.
+/// Makes the entry at `offset` name another inode, in place, and returns the bytes that changed. If inode and type lie
+/// in different sectors and both change, these are two pieces: the first may reach the disk without the second.
 ///
-/// Returns `None`, and changes nothing, if there is no used entry at `offset` or if inode and type
-/// lie in different sectors and both would change: then remove the name and insert it anew.
-pub fn point(block: &mut [u8], form: Form, offset: usize, inode: InodeNo, kind: FileKind) -> Option<Range<usize>> {
+/// Returns `None`, and changes nothing, if there is no used entry at `offset`.
+pub fn point(
+    block: &mut [u8],
+    form: Form,
+    offset: usize,
+    inode: InodeNo,
+    kind: FileKind,
+) -> Option<SmallVec<[Range<usize>; 2]>> {
     let entry = records(block, form).map_while(Result::ok).find(|entry| entry.offset == offset && entry.is_used())?;
     let type_byte = form.type_byte(kind);
     let same_type = !form.filetype || entry.type_byte == type_byte;
     let changed = offset..offset + if same_type { 4 } else { HEADER_BYTES };
-    if !form.is_untorn(&changed) {
-        return None;
-    }
     put_u32(block, offset, inode.0);
     if !same_type {
         block[offset + 7] = type_byte;
     }
-    Some(changed)
+    let is_torn = !form.is_untorn(&changed);
+    Some(if is_torn { smallvec![offset..offset + 4, offset + 7..offset + 8] } else { smallvec![changed] })
 }
 
 /// Appends an entry as short as its name allows.
@@ -611,21 +616,23 @@ mod tests {
     fn pointing_elsewhere_changes_inode_and_type_only() {
         let mut block = vec![0; 1024];
         format_first(&mut block, FORM, InodeNo(12), InodeNo(2));
-        assert_eq!(point(&mut block, FORM, 12, InodeNo(30), FileKind::Directory), Some(12..16));
-        assert_eq!(point(&mut block, FORM, 12, InodeNo(31), FileKind::Regular), Some(12..20));
+        assert_eq!(point(&mut block, FORM, 12, InodeNo(30), FileKind::Directory), Some(smallvec![12..16]));
+        assert_eq!(point(&mut block, FORM, 12, InodeNo(31), FileKind::Regular), Some(smallvec![12..20]));
         assert_eq!(find(&block, FORM, b"..").unwrap().inode, InodeNo(31));
         assert_eq!(point(&mut block, FORM, 24, InodeNo(31), FileKind::Regular), None);
     }
 
     #[test]
-    fn an_entry_whose_header_spans_sectors_is_not_repointed_to_another_type() {
+    fn an_entry_whose_header_spans_sectors_changes_inode_and_type_apart() {
         let mut block = foreign_block(1024);
         let pad = [b'p'; 248];
         write_entry(&mut block, 0, 256, InodeNo(20), &pad, 1);
         write_entry(&mut block, 256, 252, InodeNo(21), &pad[..240], 1);
         write_entry(&mut block, 508, 516, InodeNo(22), b"edge", 1);
-        assert_eq!(point(&mut block, FORM, 508, InodeNo(23), FileKind::Regular), Some(508..512));
-        assert_eq!(point(&mut block, FORM, 508, InodeNo(23), FileKind::Directory), None);
+        assert_eq!(point(&mut block, FORM, 508, InodeNo(23), FileKind::Regular), Some(smallvec![508..512]));
+        assert_eq!(point(&mut block, FORM, 508, InodeNo(24), FileKind::Directory), Some(smallvec![508..512, 515..516]));
+        let entry = find(&block, FORM, b"edge").unwrap();
+        assert_eq!((entry.inode, entry.kind()), (InodeNo(24), Some(FileKind::Directory)));
         assert_eq!(remove(&mut block, FORM, 508), Some(508..512));
     }
 

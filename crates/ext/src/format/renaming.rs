@@ -87,6 +87,16 @@ impl Marks {
         Marks { seed: hash_of(&mount) }
     }
 
+    /// Returns the mark of the mount itself.
+    pub fn of_mount(self) -> u32 {
+        self.seed
+    }
+
+    #[cfg(test)]
+    pub(super) fn of_seed(seed: u32) -> Marks {
+        Marks { seed }
+    }
+
     /// Returns the mark of a name that goes.
     pub fn of_old(self, name: &[u8]) -> NonZeroU16 {
         mark(self.hash(name) >> 16)
@@ -98,8 +108,8 @@ impl Marks {
         mark(self.hash(name))
     }
 
-    /// Returns a hash whose halves have nothing to do with each other.
-    fn hash(self, name: &[u8]) -> u32 {
+    /// Returns a hash of a name, whose halves have nothing to do with each other.
+    pub fn hash(self, name: &[u8]) -> u32 {
         let mut hash = hash_on(self.seed, name);
         for factor in [0x7FEB_352D, 0x846C_A68B] {
             hash = (hash ^ hash >> 16).wrapping_mul(factor);

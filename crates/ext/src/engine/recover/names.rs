@@ -1,18 +1,15 @@
-//! Reading directories, and repairing names that interrupted renames and exchanges left.
+//! Reading directories, and repairing names of directories that interrupted renames left.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use moafs_runtime::leaf::atomic::Ordering;
 use moafs_vfs::Result;
-use moafs_vfs::types::{Cookie, FileKind, Name};
+use moafs_vfs::types::{FileKind, Name};
 
 use super::known::Wrong;
-use super::state::Pass;
 use crate::engine::incore::Incore;
-use crate::engine::op::{EXCHANGE_PREFIX, parse_exchange_name};
 use crate::engine::volume::Ext;
-use crate::format::fnv::hash_of;
 use crate::format::{InodeNo, Place, Structure};
 use crate::health::damaged;
 use crate::meta::Level;
@@ -82,90 +79,6 @@ impl Ext {
         Err(damaged(Place::of(Structure::Inode(directory.ino)).damage(problem)))
     }
 
-    // -- phase Mend: interrupted exchanges
-
-    /// Checks once, before any change, whether the crash interrupted an exchange.
-    pub(super) fn look_for_exchanges(&self, pass: &mut Pass) -> Result<()> {
-        if pass.exchanges || self.recovery.may_change.load(Ordering::Acquire) {
-            return Ok(());
-        }
-        let home = self.exchange_home()?;
-        pass.exchanges = !self.temporary_names(&home)?.is_empty();
-        if !pass.exchanges {
-            self.recovery.may_change.store(true, Ordering::Release);
-        }
-        Ok(())
-    }
-
-    fn temporary_names(&self, home: &Incore) -> Result<Vec<(Vec<u8>, u32)>> {
-        let mut names = Vec::new();
-        self.list_names(home, Cookie::START, &mut |name, dentry, _| {
-            if name.as_bytes().starts_with(EXCHANGE_PREFIX) {
-                names.push((name.as_bytes().to_vec(), dentry.ino.0 as u32));
-            }
-            true
-        })?;
-        Ok(names)
-    }
-
-    /// Ends every interrupted exchange. Returns true if there was one: names have to be read again then.
-    pub(super) fn end_exchanges(&self) -> Result<bool> {
-        let home = self.exchange_home()?;
-        let mut ended = false;
-        for (name, ino) in self.temporary_names(&home)? {
-            let only_name = self.names_found(InodeNo(ino))? == 1;
-            if only_name && !self.put_back(InodeNo(ino), &name)? {
-                continue;
-            }
-            if let Some(name) = Name::new(&name) {
-                let needs = Level(self.names_level.load(Ordering::Relaxed));
-                self.drop_name(&home, name, needs)?;
-                ended = true;
-            }
-        }
-        Ok(ended)
-    }
-
-    /// Returns the number of names that were found of an inode while no name changes: two stands
-    /// for two or more.
-    fn names_found(&self, ino: InodeNo) -> Result<u16> {
-        let links = self.slot(ino)?.map_or(0, |inode| inode.links);
-        let known = self.recovery.known.lock();
-        Ok(match known.is_directory(ino.0) {
-            true => u16::from(known.is_named(ino.0)) + u16::from(known.doubles.contains(&ino.0)),
-            false if links > 1 => links - known.excess(ino.0).min(links),
-            false => u16::from(known.is_named(ino.0)),
-        })
-    }
-
-    /// Makes the name that an inode lost to an exchange lead to it again, unless it is the only one
-    /// of the inode that took it: then only the temporary name was left to be removed. Returns
-    /// false if the name cannot be found.
-    fn put_back(&self, ino: InodeNo, temporary: &[u8]) -> Result<bool> {
-        let Some((dir, hash)) = parse_exchange_name(temporary) else { return Ok(false) };
-        let (Ok(dir), Ok(node)) = (self.incore(dir), self.incore(ino)) else { return Ok(false) };
-        if dir.kind != FileKind::Directory {
-            return Ok(false);
-        }
-        let mut lost: Option<(Vec<u8>, u32)> = None;
-        self.list_names(&dir, Cookie::START, &mut |name, dentry, _| {
-            if hash_of(name.as_bytes()) == hash && !matches!(name.as_bytes(), b"." | b"..") {
-                lost = Some((name.as_bytes().to_vec(), dentry.ino.0 as u32));
-            }
-            true
-        })?;
-        let Some((name, taker)) = lost else { return Ok(false) };
-        if self.names_found(InodeNo(taker))? == 1 {
-            return Ok(true);
-        }
-        let Some(name) = Name::new(&name) else { return Ok(false) };
-        self.visit_in_turn(&dir)?;
-        let Some(level) = self.point_name(&dir, name, ino, node.kind, Level::NONE)? else { return Ok(false) };
-        self.names_level.fetch_max(level.0, Ordering::Relaxed);
-        self.entries_level.fetch_max(level.0, Ordering::Relaxed);
-        Ok(true)
-    }
-
     pub(super) fn visit_in_turn(&self, node: &Incore) -> Result<()> {
         let _turn = self.recovery.turn(node.ino);
         self.visit(node.ino, true)
@@ -200,7 +113,7 @@ impl Ext {
         for (ino, parent) in misplaced {
             let node = self.incore(InodeNo(ino))?;
             self.visit_in_turn(&node)?;
-            self.point_name(&node, dot_dot(), InodeNo(parent), FileKind::Directory, Level::NONE)?;
+            self.point_name(&node, dot_dot(), InodeNo(parent), FileKind::Directory, Level::NONE, true)?;
         }
         Ok(())
     }

@@ -47,6 +47,12 @@ fn try_mount(mem: &Arc<MemDisk>) -> moafs_vfs::Result<Vfs<Ext>> {
     Ok(Vfs::new(ext, disk, rt, options()))
 }
 
+pub(super) fn mount_read_only(mem: &Arc<MemDisk>) -> Vfs<Ext> {
+    let (disk, rt): (SharedDisk, Rt) = (Arc::<MemDisk>::clone(mem), Live::new());
+    let ext = Ext::open(Arc::clone(&disk), rt.clone(), OpenOptions { read_only: true, ..OpenOptions::default() });
+    Vfs::new(ext.expect("it opens"), disk, rt, options())
+}
+
 /// Returns the content of the device now, as if the power went.
 pub(super) fn crash(vfs: Vfs<Ext>, mem: &Arc<MemDisk>) -> Arc<MemDisk> {
     let image = Arc::new(mem.snapshot());

@@ -9,13 +9,13 @@ use moafs_vfs::Vfs;
 use moafs_vfs::api::{ListEntry, RenameMode, SetAttr};
 use moafs_vfs::types::Cookie;
 
+use super::exchanges::temporary_name;
 use super::recovery::{
-    LINKS, ROOT, close, content, crash, file_of, make, mount, new_volume, options, poke16, poke32, run_background_step,
-    slot_at, who,
+    LINKS, ROOT, close, content, crash, file_of, make, mount, mount_read_only, new_volume, options, poke16, poke32,
+    run_background_step, slot_at, who,
 };
 use super::*;
 use crate::check::{self, CheckOptions};
-use crate::format::fnv::hash_of;
 
 /// A rename: from a name in one directory to a name in another.
 struct Case {
@@ -291,12 +291,6 @@ fn with_both_names() -> (Arc<MemDisk>, Ino) {
     panic!("no cut leaves both names");
 }
 
-fn mount_read_only(mem: &Arc<MemDisk>) -> Vfs<Ext> {
-    let (disk, rt): (SharedDisk, Rt) = (Arc::<MemDisk>::clone(mem), Live::new());
-    let ext = Ext::open(Arc::clone(&disk), rt.clone(), OpenOptions { read_only: true, ..OpenOptions::default() });
-    Vfs::new(ext.expect("it opens"), disk, rt, options())
-}
-
 #[test]
 fn both_names_are_links_once_another_checker_or_driver_has_had_the_volume() {
     let (mem, file) = with_both_names();
@@ -556,7 +550,7 @@ fn a_volume_that_damage_turned_read_only_is_still_read_after_an_interrupted_exch
     let vfs = mount(&mem);
     let home = ino_of(&vfs, ROOT, "lost+found").unwrap();
     let file = file_of(&vfs, ROOT, "file", NEW, 3000);
-    let temporary = format!(".moafs-exchange-{}-{}-{}", file.0, ROOT.0, hash_of(b"gone"));
+    let temporary = temporary_name(&vfs, file, (ROOT, "gone"), file, (ROOT, "gone"));
     vfs.link(&who(), file, home, name(&temporary)).unwrap();
     let damaged = file_of(&vfs, ROOT, "damaged", OLD, 3000);
     vfs.link(&who(), damaged, ROOT, name("link")).unwrap();
