@@ -175,8 +175,8 @@ fn ext_options(options: &Options, given: &[&FormatOption]) -> Result<moafs_ext::
 }
 
 fn f2fs_options(options: &Options, given: &[&FormatOption]) -> Result<moafs_f2fs::OpenOptions, OptionError> {
-    let Options { read_only, transfer_bytes_max, .. } = *options;
-    let mut f2fs = moafs_f2fs::OpenOptions { read_only, transfer_bytes_max, ..Default::default() };
+    let Options { read_only, transfer_bytes_max, cache_bytes, .. } = *options;
+    let mut f2fs = moafs_f2fs::OpenOptions { read_only, transfer_bytes_max, cache_bytes, ..Default::default() };
     for option in given {
         match option.name {
             "cleaner" => f2fs.cleaner = option.parse()?,

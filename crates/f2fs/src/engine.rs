@@ -84,7 +84,7 @@ use moafs_vfs::{Error, Result};
 use smallvec::smallvec;
 
 use crate::format::inode::{self, Advise, Inline};
-use crate::format::{Log, Nid};
+use crate::format::{BlkAddr, Log, Nid};
 use crate::place::Heat;
 use crate::place::log_choice::{BlockFacts, data_log};
 use crate::place::temperature::FileBlocks;
@@ -309,7 +309,7 @@ impl Format for F2fs {
     }
 
     fn memory(&self) -> usize {
-        self.nodes.memory() + self.owned.memory() + self.nat.memory()
+        self.nodes.memory() + self.owned.memory() + self.nat.memory() + self.separator.lock().memory()
     }
 
     fn survey(&self, to: &mut dyn Survey) -> Result<()> {
@@ -349,6 +349,12 @@ impl F2fs {
         data_log(BlockFacts { heat, ..BlockFacts::default() })
     }
 
+    fn note_placed(&self, run: BlockRun, log: Log) {
+        if let Some((segno, _)) = self.geo.segment_of(BlkAddr(run.start.0 as u32)) {
+            self.separator.lock().placed(segno, log);
+        }
+    }
+
     /// Finds places for one dirty range: one planned write for each run of blocks. False if there
     /// was room for a part of it only, or for nothing.
     fn plan_range(&self, file: &Arc<Incore>, range: LbnRange, due: WritebackReason, plan: &mut Plan) -> bool {
@@ -365,6 +371,7 @@ impl F2fs {
         while at < range.end() {
             let left = (range.end().0 - at.0) as u32;
             let Some(run) = self.space.take_data(log, left.min(transfer)) else { return false };
+            self.note_placed(run, log);
             let part = LbnRange { start: at, len: run.len };
             let from = smallvec![FileRange { ino: Ino(file.ino.0.into()), range: part }];
             plan.writes.push(PlannedWrite { to: run, from, fresh: true, tag });

@@ -8,18 +8,22 @@
 //! | [`heat`] | the heat of data, and what such a policy is asked |
 //! | [`kind`] | by kind: extensions, marks |
 //! | [`wolf`] | by reference counts |
+//! | [`sepbit`] | by how long the block before lived |
 //! | [`recycling`] | whether logs fill holes of used segments when no clean one is left, and which |
 //! | [`budget`] | whether what waits for a checkpoint has a place |
 //! | [`device`] | what the device charges, for all cost models |
 //! | [`free`] | the free segments |
+//! | `foreseen` | by the known time of death: a bound for experiments |
 
 pub mod budget;
 pub mod device;
+pub(crate) mod foreseen;
 pub mod free;
 pub mod heat;
 pub mod kind;
 pub mod log_choice;
 pub mod recycling;
+pub mod sepbit;
 pub mod temperature;
 pub mod wolf;
 

@@ -58,6 +58,11 @@ impl Policy {
     fn new(cleaner: Cleaner, temperature: Temperature, recycling: Recycling) -> Policy {
         Policy { who: Who::Option(cleaner), temperature, recycling }
     }
+
+    /// Returns the log that what is moved joins.
+    fn moved_log(self) -> Log {
+        if self.temperature == Temperature::Wolf { Log::WarmData } else { Log::ColdData }
+    }
 }
 
 impl fmt::Display for Policy {
@@ -420,7 +425,7 @@ impl Volume {
                     let mut todo = self.holes(target.0);
                     self.fill(target.0, &mut todo, &mut moved);
                 }
-                None => self.append(Log::ColdData, std::mem::take(&mut moved), true),
+                None => self.append(self.policy.moved_log(), std::mem::take(&mut moved), true),
             }
         }
     }
@@ -521,6 +526,8 @@ const DEVICES: [(&str, DeviceCost); 3] =
 
 // -- orderings that hold for all constants
 
+/// The temperatures that the simulation knows.
+const TEMPERATURES: [Temperature; 2] = [Temperature::Kind, Temperature::Wolf];
 const PATTERNS: [Pattern; 2] = [Pattern::Uniform, Pattern::HotCold];
 const UTILIZATIONS: [u32; 3] = [50, 70, 90];
 /// Volumes of writes in the policy's own way before measuring.
@@ -538,7 +545,7 @@ fn kind(cleaner: Cleaner, recycling: Recycling) -> Policy {
 #[test]
 fn recycling_copies_nothing_and_its_runs_get_shorter_as_the_volume_fills() {
     for pattern in PATTERNS {
-        for temperature in Temperature::ALL {
+        for temperature in TEMPERATURES {
             let outcomes = UTILIZATIONS.map(|utilization| {
                 let policy = Policy::new(Cleaner::CostBenefit, temperature, Recycling::Always);
                 run(case(pattern, utilization, DeviceCost::HDD), policy, AGING)
@@ -650,7 +657,7 @@ fn table() {
     let mut policies: Vec<Policy> = Cleaner::ALL.map(|cleaner| kind(cleaner, Recycling::Never)).to_vec();
     policies.push(ORACLE);
     policies.push(Policy::new(Cleaner::CostBenefit, Temperature::Wolf, Recycling::Never));
-    for temperature in Temperature::ALL {
+    for temperature in TEMPERATURES {
         for recycling in [Recycling::Always, Recycling::Auto] {
             policies.push(Policy::new(Cleaner::CostBenefit, temperature, recycling));
         }

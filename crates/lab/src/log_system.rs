@@ -23,14 +23,25 @@ pub enum LogSystem {
     Recycling,
     /// Recycling or cleaning, whichever is cheaper on the device; hot and cold apart.
     Auto,
+    /// Hot and cold data apart, by the lifespans of the blocks before; cleaning: cost-benefit.
+    SepBit,
     /// Cleaning with the future known: the yardstick.
     Oracle,
+    /// The oracle, with the future known to placement as well: what dies together lies together.
+    Foreseen,
 }
 
 impl LogSystem {
     /// Returns all systems of the comparison: every cleaner of F2FS is one.
     pub fn all() -> impl Iterator<Item = LogSystem> {
-        let others = [LogSystem::Wolf, LogSystem::Recycling, LogSystem::Auto, LogSystem::Oracle];
+        let others = [
+            LogSystem::Wolf,
+            LogSystem::SepBit,
+            LogSystem::Recycling,
+            LogSystem::Auto,
+            LogSystem::Oracle,
+            LogSystem::Foreseen,
+        ];
         Cleaner::ALL.into_iter().map(LogSystem::Cleaning).chain(others)
     }
 
@@ -41,13 +52,32 @@ impl LogSystem {
             LogSystem::Wolf => "wolf",
             LogSystem::Recycling => "recycling",
             LogSystem::Auto => "auto",
+            LogSystem::SepBit => "sepbit",
             LogSystem::Oracle => "oracle",
+            LogSystem::Foreseen => "fk",
         }
     }
 
     /// Returns true if the system separates hot from cold data, which takes a buffer for each.
     pub fn splits(self) -> bool {
-        matches!(self, LogSystem::Wolf | LogSystem::Recycling | LogSystem::Auto)
+        self.knows_the_logs() || self.temperature() != Temperature::Kind
+    }
+
+    /// Returns true if the system knows the future.
+    pub fn foresees(self) -> bool {
+        matches!(self, LogSystem::Oracle | LogSystem::Foreseen)
+    }
+
+    fn knows_the_logs(self) -> bool {
+        self == LogSystem::Foreseen
+    }
+
+    fn temperature(self) -> Temperature {
+        match self {
+            LogSystem::Wolf | LogSystem::Recycling | LogSystem::Auto => Temperature::Wolf,
+            LogSystem::SepBit => Temperature::SepBit,
+            LogSystem::Cleaning(_) | LogSystem::Oracle | LogSystem::Foreseen => Temperature::Kind,
+        }
     }
 
     fn cleaner(self) -> Cleaner {
@@ -71,7 +101,8 @@ impl LogSystem {
             cleaner: self.cleaner(),
             clean_order: Order::Found,
             recycling: self.recycling(),
-            temperature: if self.splits() { Temperature::Wolf } else { Temperature::Kind },
+            temperature: self.temperature(),
+            places_by_foresight: self.knows_the_logs(),
             device,
             seed,
             ..OpenOptions::default()

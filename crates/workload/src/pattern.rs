@@ -1,5 +1,6 @@
-//! The choice among many files, or blocks of a file: uniform, or mostly a hot tenth.
+//! The choice among many files, or blocks of a file: uniform, mostly a hot tenth, or by Zipf's law.
 
+use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
@@ -15,6 +16,8 @@ pub enum Pattern {
     Uniform,
     /// 10 % of the files get 90 % of the writes.
     HotCold,
+    /// The file of rank r gets a share of the writes in proportion to 1/r.
+    Zipf,
 }
 
 impl Pattern {
@@ -23,13 +26,46 @@ impl Pattern {
         match self {
             Pattern::Uniform => "uniform",
             Pattern::HotCold => "hot-cold",
+            Pattern::Zipf => "zipf",
         }
     }
 
-    /// Makes a drawing among `files` files. Every tenth file in the order of their making is hot,
-    /// so that hot files do not lie together.
+    /// Makes a drawing among `files` files. Every tenth file in the order of their making is hot, and ranks are given
+    /// at random, whatever the seed, so that hot files do not lie together.
     pub fn drawing(self, files: usize, seed: u64) -> Drawing {
-        Drawing { pattern: self, files, rng: Pcg64Mcg::seed_from_u64(seed) }
+        let ranks = if self == Pattern::Zipf { Ranks::new(files) } else { Ranks::default() };
+        Drawing { pattern: self, files, ranks, rng: Pcg64Mcg::seed_from_u64(seed) }
+    }
+}
+
+/// The seed of ranks: those of a set of files are the same in all drawings.
+const RANKS_SEED: u64 = 7;
+
+/// Files by rank.
+#[derive(Default)]
+struct Ranks {
+    /// Sums of 1/r over the ranks from 1 to each.
+    sums: Vec<f64>,
+    /// The file of each rank.
+    files: Vec<usize>,
+}
+
+impl Ranks {
+    fn new(files: usize) -> Ranks {
+        let sums = (1..=files).scan(0.0, |sum, rank| {
+            *sum += 1.0 / rank as f64;
+            Some(*sum)
+        });
+        let sums = sums.collect();
+        let mut files: Vec<usize> = (0..files).collect();
+        files.shuffle(&mut Pcg64Mcg::seed_from_u64(RANKS_SEED));
+        Ranks { sums, files }
+    }
+
+    fn draw(&self, rng: &mut Pcg64Mcg) -> usize {
+        let all = self.sums.last().copied().expect("a drawing is among some files");
+        let at = rng.random_range(0.0..all);
+        self.files[self.sums.partition_point(|sum| *sum <= at)]
     }
 }
 
@@ -37,6 +73,7 @@ impl Pattern {
 pub struct Drawing {
     pattern: Pattern,
     files: usize,
+    ranks: Ranks,
     rng: Pcg64Mcg,
 }
 
@@ -49,6 +86,7 @@ impl Drawing {
         let cold = self.files - hot;
         match self.pattern {
             Pattern::Uniform => self.rng.random_range(0..self.files),
+            Pattern::Zipf => self.ranks.draw(&mut self.rng),
             Pattern::HotCold if cold == 0 || self.rng.random_range(0..100) < HOT_PERCENT => {
                 self.rng.random_range(0..hot) * HOT_FILES
             }
@@ -76,5 +114,25 @@ mod tests {
         counts.fill(0);
         (0..100_000).for_each(|_| counts[draw.next()] += 1);
         assert!(counts.iter().all(|count| (50..180).contains(count)));
+    }
+
+    #[test]
+    fn the_shares_of_ranks_follow_zipfs_law_and_keep_their_files_whatever_the_seed() {
+        let counts = |seed| {
+            let mut counts = vec![0_u32; 1000];
+            let mut draw = Pattern::Zipf.drawing(counts.len(), seed);
+            (0..100_000).for_each(|_| counts[draw.next()] += 1);
+            counts
+        };
+        let (one, other) = (counts(3), counts(4));
+        let first = |counts: &[u32]| counts.iter().enumerate().max_by_key(|(_, count)| **count).map(|(at, _)| at);
+        assert_eq!(first(&one), first(&other));
+        let mut sorted = one.clone();
+        sorted.sort_unstable_by(|a, b| b.cmp(a));
+        let harmonic: f64 = (1..=1000).map(|rank| 1.0 / f64::from(rank)).sum();
+        for rank in [1_usize, 2, 10] {
+            let expected = 100_000.0 / rank as f64 / harmonic;
+            assert!((f64::from(sorted[rank - 1]) / expected - 1.0).abs() < 0.1, "rank {rank}: {}", sorted[rank - 1]);
+        }
     }
 }

@@ -23,7 +23,7 @@ use moafs_vfs::{Error, Result};
 use super::convert::{copy_of, damaged};
 use super::node_cache::Node;
 use super::owned_cache::Owned;
-use super::space::{Picture, Recorded};
+use super::space::{Origin, Picture, Recorded};
 use super::underway::Underway;
 use super::volume::F2fs;
 use super::writer::{Bytes, Leaving, NewPack, Placed, Unfinished, Writer};
@@ -120,6 +120,7 @@ impl F2fs {
         self.committed.store(writer.last.version, Ordering::Release);
         self.nat.committed();
         let freed = self.space.committed();
+        self.separator.lock().freed(&freed);
         self.tally.checkpoints.fetch_add(1, Ordering::Relaxed);
         // A discard that came late would erase what a log has written there by then.
         self.discard(&freed);
@@ -280,7 +281,7 @@ impl F2fs {
         let log = data_log(BlockFacts { directory: file.is_dir(), ..BlockFacts::default() });
         let kind = if file.is_dir() { Kind::Directory } else { Kind::Symlink };
         let at = self.space.take_block(log).ok_or_else(no_block)?;
-        self.point_at(&file, &leaf, block.lbn, at, &mut Admission::none())?;
+        self.point_at(&file, &leaf, block.lbn, at, Origin::Written, &mut Admission::none())?;
         self.space.block_settled();
         self.tally.meta_data_blocks.fetch_add(1, Ordering::Relaxed);
         let tag = Tag::new(kind, block.ino.0.into(), Cause::Order);

@@ -14,6 +14,7 @@ use smallvec::SmallVec;
 use super::convert::damaged;
 use super::incore::Incore;
 use super::node_cache::Node;
+use super::space::Origin;
 use super::volume::F2fs;
 use crate::format::inode::{self, Inline, Layout};
 use crate::format::node;
@@ -178,7 +179,7 @@ impl F2fs {
         for i in 0..u64::from(at.len) {
             let lbn = at.start.0 + i;
             let leaf = self.leaf(file, lbn, admission)?;
-            self.point_at(file, &leaf, lbn, BlkAddr((to.start.0 + i) as u32), admission)?;
+            self.point_at(file, &leaf, lbn, BlkAddr((to.start.0 + i) as u32), Origin::Written, admission)?;
         }
         Ok(())
     }
@@ -190,6 +191,7 @@ impl F2fs {
         leaf: &Leaf,
         lbn: u64,
         to: BlkAddr,
+        origin: Origin,
         admission: &mut Admission,
     ) -> Result<()> {
         let version = self.nat.get(leaf.node.nid)?.version;
@@ -200,7 +202,7 @@ impl F2fs {
             before
         });
         if to.is_real() {
-            self.space.place(to, SummaryEntry { nid: leaf.node.nid, version, offset });
+            self.space.place(to, SummaryEntry { nid: leaf.node.nid, version, offset }, origin);
         }
         if before == BlkAddr::NULL {
             self.space.count_promised(|usage| usage.blocks += 1, admission);

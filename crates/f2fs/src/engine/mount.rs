@@ -26,7 +26,9 @@ use crate::format::node::{self, Footer};
 use crate::format::sit::{self, SIT_PER_BLOCK, SitEntry};
 use crate::format::superblock::{Geometry, Superblock, Support};
 use crate::format::{BLOCK, Log, Nid, SEGMENT_BLOCKS, Segno, summary::SummaryEntry};
+use crate::place::foreseen::ByDeath;
 use crate::place::kind::Extensions;
+use crate::place::temperature::{Bounds, Separator};
 
 /// Blocks of the tables that one read brings.
 const READ_BLOCKS: u32 = 256;
@@ -123,6 +125,7 @@ impl F2fs {
         let geo = superblock.geometry();
         let features = superblock.features;
         let checkpoint = pack.checkpoint;
+        let separator = separator_for(&options, &geo, &checkpoint);
         let space = Arc::new(MainArea::new(&geo, &checkpoint, sit, current));
         let nat = nat::Nat::new(
             Arc::clone(&disk),
@@ -149,7 +152,7 @@ impl F2fs {
             orphans: Mutex::new(pack.orphans.into_iter().collect()),
             orphans_max: Pack::orphans_max(&geo),
             roll_forward_limits: Mutex::default(),
-            separator: Mutex::new(options.temperature.separator(options.seed)),
+            separator: Mutex::new(separator),
             bursts: Default::default(),
             gate: RwLock::new(Arc::clone(&rt), ()),
             cleaning: WaitMutex::new(Arc::clone(&rt), ()),
@@ -230,6 +233,24 @@ impl F2fs {
             self.changed();
         }
         Ok(())
+    }
+}
+
+/// The share of memory that a policy of temperatures may take: one in so many bytes.
+const SEPARATOR_SHARE: usize = 16;
+
+/// Makes the policy that tells hot from cold.
+fn separator_for(options: &OpenOptions, geo: &Geometry, checkpoint: &Checkpoint) -> Box<dyn Separator> {
+    let blocks = u64::from(geo.segments) * SEGMENT_BLOCKS as u64;
+    match &options.foresight {
+        Some(foresight) if options.places_by_foresight => {
+            let dead = blocks.saturating_sub(checkpoint.valid_blocks);
+            Box::new(ByDeath::new(Arc::clone(foresight), dead))
+        }
+        _ => {
+            let bytes_max = options.cache_bytes / SEPARATOR_SHARE;
+            options.temperature.separator(options.seed, Bounds { blocks, bytes_max })
+        }
     }
 }
 

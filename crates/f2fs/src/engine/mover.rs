@@ -3,7 +3,7 @@
 //!
 //! Nodes are only marked to be written again. Data are read (neighbours in one request), queued,
 //! ordered by the file and offset they belong to or as they were found (`clean-order`), and written
-//! to the cold log in large requests. Each gets its new address in an op, if its file still has the
+//! in large requests to the logs that the policy of `-o temperature=` names. Each gets its new address in an op, if its file still has the
 //! block that was read: contents written meanwhile are newer.
 
 use moafs_runtime::leaf::atomic::Ordering;
@@ -17,7 +17,7 @@ use moafs_vfs::{Error, Result};
 
 use super::convert::copy_of;
 use super::incore::Incore;
-use super::space::{Recorded, Ticket};
+use super::space::{Origin, Recorded, Ticket};
 use super::volume::F2fs;
 use crate::clean::oracle::{self, Deaths, Foresight};
 use crate::clean::order::Owner;
@@ -32,6 +32,7 @@ use crate::place::log_choice::{BlockFacts, LogMode, data_log};
 struct Valid {
     at: BlkAddr,
     owner: Owner,
+    origin: Origin,
     page: Page,
 }
 
@@ -96,12 +97,25 @@ impl F2fs {
                 false => queue.extend(self.read_valid(*segno, &blocks, &summary)?),
             }
         }
-        let log = moved_log();
         let mode = if to == Destination::Holes { LogMode::Recycle } else { LogMode::AppendReserved };
-        self.space.set_mode([log], mode);
-        let moved = self.move_queue(queue);
-        self.space.set_mode([log], LogMode::Append);
-        moved
+        for (log, blocks) in self.logs_of(self.set_aside(queue)?) {
+            self.space.set_mode([log], mode);
+            let moved = self.move_queue(log, blocks);
+            self.space.set_mode([log], LogMode::Append);
+            moved?;
+        }
+        Ok(())
+    }
+
+    /// Divides blocks that are moved by the logs that they join.
+    fn logs_of(&self, queue: Vec<Valid>) -> BTreeMap<Log, Vec<Valid>> {
+        let mut separator = self.separator.lock();
+        let mut logs: BTreeMap<Log, Vec<Valid>> = BTreeMap::new();
+        for valid in queue {
+            let facts = BlockFacts { heat: separator.moved(valid.owner), ..BlockFacts::default() };
+            logs.entry(data_log(facts)).or_default().push(valid);
+        }
+        logs
     }
 
     /// Returns a segment's summary: the copy on disk, with the newer entries that are in memory.
@@ -148,6 +162,7 @@ impl F2fs {
     /// Reads the valid data blocks of a segment of which the owner is known.
     fn read_valid(&self, segno: Segno, blocks: &[usize], summary: &Recorded) -> Result<Vec<Valid>> {
         let mut found = Vec::new();
+        let origin = self.space.origin_of_moved(segno);
         for run in blocks.chunk_by(|a, b| a + 1 == *b) {
             let at = self.geo.block_of(segno, run[0]);
             let tag = Tag::new(Kind::Data, 0, Cause::Move);
@@ -158,7 +173,7 @@ impl F2fs {
                 let at = self.geo.block_of(segno, *offset);
                 let Some(owner) = self.owner_of(at, summary.summary.entries[*offset])? else { continue };
                 let page = copy_of(chunk);
-                found.push(Valid { at, owner, page: page.freeze() });
+                found.push(Valid { at, owner, origin, page: page.freeze() });
             }
         }
         Ok(found)
@@ -194,12 +209,10 @@ impl F2fs {
         Ok(first.filter(|_| found == at).map(|first| Owner { ino: node.ino, lbn: first + u64::from(entry.offset) }))
     }
 
-    /// Writes the queue in the order of the policy.
-    fn move_queue(&self, queue: Vec<Valid>) -> Result<()> {
-        let mut queue = self.set_aside(queue)?;
+    /// Writes the queue to a log, in the order of the policy.
+    fn move_queue(&self, log: Log, mut queue: Vec<Valid>) -> Result<()> {
         let owners: Vec<Owner> = queue.iter().map(|valid| valid.owner).collect();
         let order = self.options.clean_order.of(&owners);
-        let log = moved_log();
         let mut slots: Vec<Option<Valid>> = queue.drain(..).map(Some).collect();
         let mut ordered: Vec<Valid> = order.iter().filter_map(|at| slots[*at as usize].take()).collect();
         while !ordered.is_empty() {
@@ -288,7 +301,7 @@ impl F2fs {
         }
         let Some(leaf) = self.existing_leaf(file, valid.owner.lbn)? else { return Ok(()) };
         if leaf.node.view(|bytes| leaf.addr(bytes, valid.owner.lbn)) == valid.at {
-            self.point_at(file, &leaf, valid.owner.lbn, to, &mut Admission::none())?;
+            self.point_at(file, &leaf, valid.owner.lbn, to, valid.origin, &mut Admission::none())?;
             self.tally.moved_blocks.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
@@ -317,11 +330,6 @@ impl F2fs {
             segments: [Class::Data, Class::Node].map(|class| table.segments(class).collect()),
         }
     }
-}
-
-/// Returns the log that data of regular files join when cleaning moves them.
-fn moved_log() -> Log {
-    data_log(BlockFacts { moved: true, ..BlockFacts::default() })
 }
 
 /// Deaths as foreseen, counted in blocks written from now on.

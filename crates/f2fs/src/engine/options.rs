@@ -15,6 +15,8 @@ pub struct OpenOptions {
     pub roll_forward: bool,
     /// The largest data request in bytes.
     pub transfer_bytes_max: usize,
+    /// Memory for the volume in bytes: what a policy remembers of blocks takes a sixteenth at most.
+    pub cache_bytes: usize,
     /// The policy that chooses victims of cleaning.
     pub cleaner: Cleaner,
     /// The order in which the valid blocks of victims are written.
@@ -35,6 +37,8 @@ pub struct OpenOptions {
     pub seed: u64,
     /// Knowledge of the future: in experiments, the oracle cleans by it instead of `cleaner`.
     pub foresight: Option<Arc<dyn Foresight>>,
+    /// If true, that knowledge decides where data go as well, instead of `temperature`.
+    pub places_by_foresight: bool,
 }
 
 impl Default for OpenOptions {
@@ -43,6 +47,7 @@ impl Default for OpenOptions {
             read_only: false,
             roll_forward: true,
             transfer_bytes_max: 1 << 20,
+            cache_bytes: 256 << 20,
             cleaner: Cleaner::default(),
             clean_order: Order::default(),
             clean_batch: 1,
@@ -53,6 +58,7 @@ impl Default for OpenOptions {
             device: DeviceCost::SSD,
             seed: 0,
             foresight: None,
+            places_by_foresight: false,
         }
     }
 }

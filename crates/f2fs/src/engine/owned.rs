@@ -12,6 +12,7 @@ use moafs_vfs::{Error, Result};
 use super::convert::copy_of;
 use super::incore::Incore;
 use super::owned_cache::Owned;
+use super::space::Origin;
 use super::volume::F2fs;
 use crate::format::{BLOCK, BlkAddr};
 
@@ -69,7 +70,7 @@ impl F2fs {
     /// Gives a file a new block with these bytes. The caller holds the file's `map` lock or is alone with it.
     pub(super) fn adopt(&self, file: &Incore, lbn: u64, bytes: Buf, admission: &mut Admission) -> Result<Arc<Owned>> {
         let leaf = self.leaf(file, lbn, admission)?;
-        self.point_at(file, &leaf, lbn, BlkAddr::NEW, admission)?;
+        self.point_at(file, &leaf, lbn, BlkAddr::NEW, Origin::Written, admission)?;
         self.forget_owned(file, lbn..lbn + 1);
         let block = self.owned.insert(file.ino, lbn, bytes);
         self.change_owned(&block, |_| ());

@@ -16,6 +16,7 @@ use moafs_vfs::{Error, Result};
 use super::convert::{copy_of, damaged};
 use super::incore::Incore;
 use super::mount::NO_PLACE;
+use super::space::Origin;
 use super::volume::F2fs;
 use crate::format::chain::{self, Facts};
 use crate::format::checkpoint::{Checkpoint, CpFlags};
@@ -231,7 +232,7 @@ impl F2fs {
             self.space.admit_data(told);
         }
         let leaf = self.leaf(file, lbn, none)?;
-        self.point_at(file, &leaf, lbn, told, none)
+        self.point_at(file, &leaf, lbn, told, Origin::Written, none)
     }
 
     /// Takes a block, which the chain gives to one file, from the file that has it so far.

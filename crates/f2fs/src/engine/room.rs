@@ -529,6 +529,22 @@ mod tests {
         assert!(again.any(|run| victims.contains(&segment(&run))), "there are holes again");
     }
 
+    #[test]
+    fn cleaning_makes_no_data_young() {
+        let vfs = mount(&volume(64, features()[0]));
+        (0..300).for_each(|i| write(&vfs, &format!("{i}"), 8).expect("there is room"));
+        vfs.sync().expect("sync");
+        (0..300).step_by(2).for_each(|i| unlink(&vfs, &format!("{i}")).expect("it is there"));
+        vfs.run_background_step();
+        vfs.sync().expect("sync");
+        let fs = vfs.format();
+        let youngest_ns = || fs.space.table().segments(Class::Data).map(|view| view.youngest_ns).max();
+        let before = youngest_ns();
+        assert!(fs.clean().expect("it can be cleaned") > 0);
+        assert!(fs.counters().moved_blocks > 0);
+        assert_eq!(youngest_ns(), before);
+    }
+
     /// A reader that finds the generation as it was before it asked for a block takes the bytes.
     #[test]
     fn blocks_are_released_and_counted_as_relocated_in_one_step() {

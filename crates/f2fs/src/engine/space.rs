@@ -45,3 +45,4 @@ pub use self::head::LogCounters;
 pub(super) use self::owed::Ticket;
 pub(super) use self::picture::Picture;
 pub(super) use self::recorded::Recorded;
+pub(super) use self::state::Origin;

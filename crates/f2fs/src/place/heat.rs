@@ -3,7 +3,8 @@
 use moafs_vfs::types::LbnRange;
 use serde::Serialize;
 
-use crate::format::Nid;
+use crate::clean::order::Owner;
+use crate::format::{Log, Nid, Segno};
 
 /// The heat of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
@@ -26,12 +27,37 @@ pub struct FileBlocks {
     pub mark: Option<Heat>,
 }
 
+/// What the memory of a policy is sized by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// Blocks of the volume that can hold data.
+    pub blocks: u64,
+    /// The most memory that the policy may take, in bytes.
+    pub bytes_max: usize,
+}
+
 /// The state of a policy for one volume.
 pub trait Separator: Send {
     /// Returns the heat of blocks that are about to be written, `None` if nothing is known of them. `now_ns`: the
     /// volume's clock.
     fn heat(&mut self, blocks: &FileBlocks, now_ns: u64) -> Option<Heat>;
 
+    /// Returns the heat of a block that cleaning moves. What is still valid then will probably stay so: cold.
+    fn moved(&mut self, _block: Owner) -> Option<Heat> {
+        Some(Heat::Cold)
+    }
+
+    /// Notes that blocks written by users got places in a segment that this log fills.
+    fn placed(&mut self, _segno: Segno, _log: Log) {}
+
+    /// Notes that these segments hold nothing any more.
+    fn freed(&mut self, _segments: &[Segno]) {}
+
     /// Notes that there was no request for a while.
     fn idle(&mut self) {}
+
+    /// Returns the memory that it takes, in bytes.
+    fn memory(&self) -> usize {
+        0
+    }
 }

@@ -3,14 +3,14 @@
 //!
 //! Files are marked when they are created, by the extensions that the superblock lists; those without a mark are warm.
 
-use crate::place::heat::{FileBlocks, Heat, Separator};
+use crate::place::heat::{Bounds, FileBlocks, Heat, Separator};
 
 /// The policy: by the mark of the file.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ByKind;
 
 impl ByKind {
-    pub(super) fn separator(self, _seed: u64) -> Box<dyn Separator> {
+    pub(super) fn separator(self, _seed: u64, _bounds: Bounds) -> Box<dyn Separator> {
         Box::new(ByKind)
     }
 }

@@ -34,16 +34,13 @@ pub struct BlockFacts {
     pub directory: bool,
     /// Its heat, if the policy knows it.
     pub heat: Option<Heat>,
-    /// The cleaner moves it.
-    pub moved: bool,
 }
 
-/// Returns the log that a data block joins: directories are hot, what the cleaner moves is cold,
-/// and what nothing is known of is warm.
+/// Returns the log that a data block joins: directories are hot, and what nothing is known of is warm.
 pub fn data_log(facts: BlockFacts) -> Log {
     match facts {
         BlockFacts { directory: true, .. } => Log::HotData,
-        BlockFacts { moved: true, .. } | BlockFacts { heat: Some(Heat::Cold), .. } => Log::ColdData,
+        BlockFacts { heat: Some(Heat::Cold), .. } => Log::ColdData,
         BlockFacts { heat: Some(Heat::Hot), .. } => Log::HotData,
         BlockFacts { heat: None, .. } => Log::WarmData,
     }
@@ -214,8 +211,7 @@ mod tests {
     #[test]
     fn the_log_follows_the_kind_then_the_heat() {
         let facts = BlockFacts::default();
-        assert_eq!(data_log(BlockFacts { directory: true, moved: true, ..facts }), Log::HotData);
-        assert_eq!(data_log(BlockFacts { moved: true, heat: Some(Heat::Hot), ..facts }), Log::ColdData);
+        assert_eq!(data_log(BlockFacts { directory: true, heat: Some(Heat::Cold) }), Log::HotData);
         assert_eq!(data_log(BlockFacts { heat: Some(Heat::Hot), ..facts }), Log::HotData);
         assert_eq!(data_log(BlockFacts { heat: Some(Heat::Cold), ..facts }), Log::ColdData);
         assert_eq!(data_log(facts), Log::WarmData);

@@ -32,15 +32,17 @@ const HDD: &str = "hds721616pla380";
 const UTILIZATIONS: &[u8] = &[10, 20, 30, 40, 50, 60, 70, 80, 90];
 /// Utilization of Fig. 2 and Table 3, in percent.
 const FULLEST: &[u8] = &[90];
-const SYSTEMS: [LogSystem; 8] = [
+const SYSTEMS: [LogSystem; 10] = [
     LogSystem::Cleaning(Cleaner::Greedy),
     LogSystem::Cleaning(Cleaner::CostBenefit),
     LogSystem::Cleaning(Cleaner::HolePlugging),
     LogSystem::Cleaning(Cleaner::Adaptive),
     LogSystem::Wolf,
+    LogSystem::SepBit,
     LogSystem::Recycling,
     LogSystem::Auto,
     LogSystem::Oracle,
+    LogSystem::Foreseen,
 ];
 /// The paper's machine has 4 GB of memory: all nodes stay in it.
 const CACHE_BYTES: usize = 2 << 30;
@@ -152,7 +154,7 @@ fn run_case(lab: &Lab<'_>, case: &IoCase) -> Result<IoTest> {
     let writes = lab.scaled(parameters.writes, 100);
     let schedule = Schedule::new(&aged.files, case.pattern, lab.options.seed, writes);
     let foreseen = Arc::new(schedule.foreseen());
-    if case.system == LogSystem::Oracle {
+    if case.system.foresees() {
         setup.mount = setup.mount.foreseeing(Arc::clone(&foreseen) as _);
     }
     Machine::run(&setup, &aged.image, |machine| {
@@ -508,7 +510,11 @@ fn shares_of_oracle(rows: &[Row], metric: &'static str) -> Vec<Row> {
         let subject = Subject { system: system.name(), dimensions: row.dimensions.clone() }.with("of", metric);
         Some(subject.row("share_of_oracle", 100.0 * oracle_of(row)? / row.value, "%"))
     };
-    rows.iter().filter(of_metric).filter(|row| row.system != LogSystem::Oracle.name()).filter_map(share).collect()
+    let rows = rows
+        .iter()
+        .filter(of_metric)
+        .filter(|row| ![LogSystem::Oracle.name(), LogSystem::Foreseen.name()].contains(&&*row.system));
+    rows.filter_map(share).collect()
 }
 
 /// Computes the speed of recycling as a multiple of each cleaner's, and that of `auto` as a
@@ -524,7 +530,7 @@ fn speedups(rows: &[Row], bar: Option<f64>) -> Vec<Row> {
         let subject = Subject { system, dimensions: row.dimensions.clone() };
         if system == LogSystem::Recycling.name() {
             let fullest = row.dimensions["utilization"] == "90";
-            for other in others.clone().filter(|other| !["auto", "oracle"].contains(&other.system.as_str())) {
+            for other in others.clone().filter(|other| !["auto", "oracle", "fk"].contains(&other.system.as_str())) {
                 let paper = bar.filter(|_| fullest && other.system == "wolf");
                 let against = subject.with("against", &other.system);
                 compared.push(against.row_beside("speedup", other.value / row.value, "", paper));
@@ -532,7 +538,7 @@ fn speedups(rows: &[Row], bar: Option<f64>) -> Vec<Row> {
         }
         if system == LogSystem::Auto.name()
             && let Some(best) = others
-                .filter(|other| other.system != LogSystem::Oracle.name())
+                .filter(|other| !["oracle", "fk"].contains(&other.system.as_str()))
                 .min_by(|a, b| a.value.total_cmp(&b.value))
         {
             let against = subject.with("against", "the best of the others");

@@ -10,7 +10,7 @@ use moafs_vfs::types::BlockRun;
 
 use super::head::{Head, LogCounters};
 use super::recorded::Recorded;
-use super::state::{Maps, Segment, State, Usage};
+use super::state::{Maps, Origin, Segment, State, Usage};
 use crate::clean::Secno;
 use crate::clean::table::{Class, SegmentView, Table};
 use crate::format::checkpoint::Checkpoint;
@@ -293,10 +293,15 @@ impl MainArea {
     }
 
     /// Makes a block valid and records its owner.
-    pub(in crate::engine) fn place(&self, addr: BlkAddr, owner: SummaryEntry) {
+    pub(in crate::engine) fn place(&self, addr: BlkAddr, owner: SummaryEntry, origin: Origin) {
         if let Some((segno, offset)) = self.locate(addr) {
-            self.state().set_valid(Segno(segno as u32), offset, owner);
+            self.state().set_valid(Segno(segno as u32), offset, owner, origin);
         }
+    }
+
+    /// Returns the origin of blocks that cleaning moves out of a segment.
+    pub(in crate::engine) fn origin_of_moved(&self, segno: Segno) -> Origin {
+        Origin::Moved { youngest_ns: self.state().segments[segno.0 as usize].youngest }
     }
 
     /// Makes a block invalid: nothing points to it any more.

@@ -9,7 +9,7 @@ use moafs_vfs::types::{BlockAddr, BlockRun};
 use super::area::MainArea;
 use super::head::{EXHAUSTED, Head};
 use super::recorded::Recorded;
-use super::state::State;
+use super::state::{Origin, State};
 use crate::clean::table::{Class, SectionView, SegmentView, Table};
 use crate::format::summary::SummaryEntry;
 use crate::format::{BlkAddr, Log, Nid, SEGMENT_BLOCKS, Segno};
@@ -60,7 +60,7 @@ impl MainArea {
     pub(in crate::engine) fn take_node(&self, log: Log, nid: Nid) -> Option<(BlkAddr, BlkAddr)> {
         let mut state = self.state();
         let (segno, offset) = self.take_owed(&mut state, log)?;
-        state.set_valid(segno, offset, SummaryEntry { nid, version: 0, offset: 0 });
+        state.set_valid(segno, offset, SummaryEntry { nid, version: 0, offset: 0 }, Origin::Written);
         let head = state.heads[log as usize];
         Some((self.geo.block_of(segno, offset), self.geo.block_of(head.segno, head.offset.into())))
     }
@@ -91,7 +91,8 @@ impl MainArea {
                 places.iter().for_each(|(at, _)| state.free(&self.geo, *at));
                 return None;
             };
-            state.set_valid(segno, offset, SummaryEntry { nid: *nid, version: 0, offset: 0 });
+            let owner = SummaryEntry { nid: *nid, version: 0, offset: 0 };
+            state.set_valid(segno, offset, owner, Origin::Written);
             let head = state.heads[Log::WarmNode as usize];
             places.push((self.geo.block_of(segno, offset), self.geo.block_of(head.segno, head.offset.into())));
         }
@@ -191,7 +192,8 @@ impl State {
     pub(super) fn open(&mut self, log: Log, segno: Segno) -> Head {
         debug_assert!(self.segments[segno.0 as usize].maps.is_none(), "segment {segno} is not free");
         self.free.remove(segno.0);
-        self.segments[segno.0 as usize].log = log;
+        let segment = &mut self.segments[segno.0 as usize];
+        (segment.log, segment.youngest) = (log, 0);
         self.summaries.insert(segno, Recorded::fresh());
         self.counters.segments_opened += 1;
         Head { segno, offset: 0, recycling: false }

@@ -32,11 +32,23 @@ pub(super) struct Segment {
     /// The moment at which a block of it was last written or freed, in nanoseconds of the volume's
     /// clock.
     pub(super) mtime: u64,
-    /// The moment at which a block of it was last written, in nanoseconds of the volume's clock.
+    /// The moment at which the contents of its youngest block were written, in nanoseconds of the volume's clock.
     pub(super) youngest: u64,
     pub(super) maps: Option<Box<Maps>>,
     /// The class and the number of its blocks that are counted in [`State::holes`].
     pub(super) counted: (Class, u16),
+}
+
+/// The origin of the contents of a block that gets a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::engine) enum Origin {
+    /// They are new.
+    Written,
+    /// Cleaning moves them from a segment whose youngest contents were written then.
+    Moved {
+        /// The moment in nanoseconds of the volume's clock.
+        youngest_ns: u64,
+    },
 }
 
 impl Segment {
@@ -136,8 +148,12 @@ impl State {
         self.segments[segno.0 as usize].maps.get_or_insert_default()
     }
 
-    pub(super) fn set_valid(&mut self, segno: Segno, offset: usize, owner: SummaryEntry) {
+    pub(super) fn set_valid(&mut self, segno: Segno, offset: usize, owner: SummaryEntry, origin: Origin) {
         let now = self.now;
+        let written = match origin {
+            Origin::Written => now,
+            Origin::Moved { youngest_ns } => youngest_ns,
+        };
         self.free.remove(segno.0);
         let maps = self.maps(segno);
         let was = maps.valid.get(offset);
@@ -146,7 +162,7 @@ impl State {
         maps.next.set(offset);
         let segment = &mut self.segments[segno.0 as usize];
         segment.valid += u16::from(!was);
-        (segment.mtime, segment.youngest) = (now, now);
+        (segment.mtime, segment.youngest) = (now, segment.youngest.max(written));
         let recorded = self.summaries.entry(segno).or_insert_with(Recorded::partial);
         recorded.summary.entries[offset] = owner;
         recorded.known.set(offset);
