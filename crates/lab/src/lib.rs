@@ -17,6 +17,7 @@
 //! | [`paging`], [`memory`], [`processor`] | a machine for several programs: paged memory, one processor, partitions |
 //! | [`workload`] | programs that use a volume |
 //! | [`program`] | programs that use memory |
+//! | [`bounds`] | what no cleaner can do better |
 //! | [`layout`] | layout score, pieces of files and directories, pictures |
 //! | [`outcome`] | what an experiment gives |
 //! | [`report`] | outcomes as a page, CSV, JSON and pictures |
@@ -25,6 +26,7 @@
 #![forbid(unsafe_code)]
 
 pub mod age;
+pub mod bounds;
 pub mod calibrate;
 pub mod contentless;
 pub mod cpu;

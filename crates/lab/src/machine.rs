@@ -1,7 +1,7 @@
 //! The machine of one case: everything from the program down to the drive, in virtual time.
 //!
 //! Program ([`Client`]) → vfs with its cache and syncer → the engine of a format, opened as the
-//! system says ([`Mount`]) → elevator with one command out (merging or not) → drive model, which
+//! system says ([`Mount`]) → elevator (merging or not; usually one command out) → drive model, which
 //! keeps metadata only. The volume is the drive's first part. Everything measured is a difference
 //! of two [`Totals`].
 
@@ -44,6 +44,8 @@ pub struct Setup<'a, M> {
     pub write_cache: WriteCache,
     /// True if the queue merges adjacent requests, of different files as well.
     pub merge: bool,
+    /// Commands at the drive at once: more than one if it chooses their order by itself.
+    pub queue_depth: u32,
     /// Options of vfs: cache, syncer, sizes of requests.
     pub options: Options,
     /// Processor time of calls.
@@ -118,6 +120,10 @@ impl<M: Mount> Setup<'_, M> {
     /// Makes the drive over a copy of `image`, and the disk that stands for it.
     pub(crate) fn device(&self, rt: &Rt, image: &MemDisk) -> Result<(Arc<ModelDisk>, SharedDisk)> {
         let mut spec = drive(self.drive)?;
+        if self.queue_depth > 1 {
+            let set = spec.set("ncq_depth", &self.queue_depth.to_string());
+            set.map_err(|error| LabError::Drive(error.to_string()))?;
+        }
         if self.write_cache == WriteCache::Off {
             spec.write_through();
         }
@@ -130,10 +136,11 @@ impl<M: Mount> Setup<'_, M> {
         Ok((device, disk))
     }
 
-    /// Makes the queue above `below`: one command out.
+    /// Makes the queue above `below`.
     pub(crate) fn queue(&self, below: SharedDisk, rt: &Rt) -> SharedDisk {
         let queue = QueueOptions {
             merge: self.merge,
+            depth: self.queue_depth as usize,
             transfer_bytes_max: self.options.transfer_bytes_max,
             ..QueueOptions::one_command()
         };

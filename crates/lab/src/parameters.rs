@@ -50,6 +50,8 @@ pub struct Parameters {
     /// Interval at which metadata are written, in seconds. `None`: as often as the experiment's
     /// system did.
     pub commit_s: Option<u64>,
+    /// Commands at the drive at once in lfs-…; `None`: one, which is no condition of its own.
+    pub queue_depths: Option<Vec<u32>>,
     /// Largest request in bytes.
     pub transfer_bytes: u64,
     /// Read-ahead of a sequential reader at most, in bytes.
@@ -87,6 +89,7 @@ impl Default for Parameters {
             dirty_percent: 33,
             age_s: 30,
             commit_s: None,
+            queue_depths: None,
             transfer_bytes: 128 << 10,
             read_ahead_bytes: 128 << 10,
             co_read_bytes: 128 << 10,
@@ -109,7 +112,7 @@ struct Known {
     show: fn(&Parameters) -> String,
 }
 
-const KNOWN: [Known; 21] = [
+const KNOWN: [Known; 22] = [
     Known {
         name: "systems",
         meaning: "systems to compare, separated by commas (`moafs lab list` shows them); an experiment runs those of its \
@@ -182,6 +185,15 @@ const KNOWN: [Known; 21] = [
                   cw-…, else 60",
         set: |p, text| number(text, 1, 86_400).map(|s| p.commit_s = Some(s)),
         show: |p| p.commit_s.map_or_else(|| "that of the experiment".to_owned(), |s| format!("{s} s")),
+    },
+    Known {
+        name: "queue_depth",
+        meaning: "commands at the drive at once in lfs-…, separated by commas: 1 to 32 (a drive with NCQ); cards take one",
+        set: |p, text| list(text, |one| number(one, 1, 32)).map(|all| p.queue_depths = Some(all)),
+        show: |p| match &p.queue_depths {
+            Some(all) => all.iter().map(u32::to_string).collect::<Vec<_>>().join(", "),
+            None => "1".to_owned(),
+        },
     },
     Known {
         name: "transfer",
@@ -368,6 +380,7 @@ mod tests {
             ("write_cache=off", "write_cache", "off"),
             ("coread=0", "coread", "0 B"),
             ("dirs=near", "dirs", "near"),
+            ("queue_depth=1,32", "queue_depth", "1, 32"),
         ] {
             parameters.set(assignment).unwrap();
             assert_eq!(parameters.show()[name], shown);

@@ -108,6 +108,32 @@ fn the_drive_is_hardly_idle_while_writers_are_faster_than_it() {
 }
 
 #[test]
+fn every_system_is_held_against_the_bounds() {
+    let set = ["utilization=70", "systems=wolf,sepbit,recycling,oracle,fk"];
+    let outcome = run(&["lfs-hotcold-ssd".to_owned()], 0.1, 2, &set).remove(0);
+    let share = |system, bound, of| value(&outcome, system, "share_of_bound", &[("bound", bound), ("of", of)]);
+    for system in ["wolf", "sepbit", "recycling", "oracle"] {
+        assert!(share(system, "floor", "elapsed") < 100.0, "{system} is faster than the drive");
+        assert!(share(system, "fk", "elapsed") > 0.0 && share(system, "closed-form", "data_written") > 0.0, "{system}");
+    }
+    for system in ["wolf", "sepbit"] {
+        assert!(share(system, "closed-form", "data_written") < 100.0, "{system} cleans better than it can");
+    }
+    let moved = |system| value(&outcome, system, "blocks_moved", &[]);
+    assert!(moved("fk") < moved("oracle"), "placement by the future saves nothing");
+}
+
+#[test]
+fn a_drive_that_queues_commands_is_a_condition_of_its_own() {
+    let set = ["utilization=70", "systems=recycling", "queue_depth=1,32", "drives=hds721616pla380"];
+    let outcome = run(&["lfs-uniform-hdd".to_owned()], 0.1, 2, &set).remove(0);
+    let [one, many] = ["1", "32"].map(|depth| value(&outcome, "recycling", "elapsed", &[("queue_depth", depth)]));
+    assert!(many < one, "the drive gains nothing by choosing: {many} and {one} s");
+    let none = Parameters::default().queue_depths;
+    assert_eq!(none, None, "one command is no condition, so that rows keep their form");
+}
+
+#[test]
 fn swap_areas_take_the_long_strokes_away_and_cost_nothing_where_they_are_of_no_use() {
     let of = |id: &str| run(&[id.to_owned()], 0.04, 2, &[]).remove(0);
     let both = of("saf-postmark-sor");

@@ -401,7 +401,7 @@ fn setup<'a>(system: System, drive: &'a str, parameters: &Parameters, scale: f64
     };
     let (write_cache, merge) = (parameters.write_cache.unwrap_or(WriteCache::On), system.merges());
     let mount = system.with_directories(parameters.directories);
-    Setup { mount, drive, write_cache, merge, options, cpu: parameters.cpu() }
+    Setup { mount, drive, write_cache, merge, queue_depth: 1, options, cpu: parameters.cpu() }
 }
 
 fn run(plan: &Plan, experiment: &Experiment, lab: &Lab<'_>) -> Result<Outcome> {

@@ -239,7 +239,7 @@ fn setup<'a, M>(lab: &Lab<'_>, drive: &'a str, mount: M) -> Setup<'a, M> {
     };
     let write_cache = parameters.write_cache.unwrap_or(WriteCache::Flushed);
     let cpu = crate::cpu::Cpu::PENTIUM_III.scaled(parameters.cpu_percent);
-    Setup { mount, drive, write_cache, merge: true, options, cpu }
+    Setup { mount, drive, write_cache, merge: true, queue_depth: 1, options, cpu }
 }
 
 fn measure<M: Mount>(

@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 
 use moafs_disk::Kind;
+use moafs_disk::model::FlashCounters;
 use moafs_disk::probe::trace::TraceVerb;
 
 use crate::layout::Pieces;
 use crate::machine::Totals;
 use crate::outcome::Row;
 
+const GB: f64 = 1e9;
 const MB: f64 = 1e6;
 const NS: f64 = 1e9;
 const SECTOR_BYTES: f64 = 512.0;
@@ -75,8 +77,7 @@ pub(super) fn of_totals(subject: &Subject, totals: &Totals) -> Vec<Row> {
         rows.push(subject.row("time_gc", seconds(drive.gc_ns), "s"));
         rows.push(subject.row("flash_pages", flash.host_pages as f64, ""));
         rows.push(subject.row("flash_pages_copied", flash.gc_pages as f64, ""));
-        rows.push(subject.row("flash_erases", flash.erases as f64, ""));
-        rows.push(subject.row("flash_write_amplification", flash.write_amplification(), ""));
+        rows.extend(of_wear(subject, flash));
     }
     if totals.co_writes > 0 {
         rows.push(subject.row("co_writes", totals.co_writes as f64, ""));
@@ -95,6 +96,16 @@ pub(super) fn of_totals(subject: &Subject, totals: &Totals) -> Vec<Row> {
         }
     }
     rows
+}
+
+/// Makes rows of what wears flash.
+pub(super) fn of_wear(subject: &Subject, flash: &FlashCounters) -> Vec<Row> {
+    let programmed = (flash.host_pages + flash.gc_pages) * flash.page_bytes;
+    vec![
+        subject.row("flash_programmed", programmed as f64 / GB, "GB"),
+        subject.row("flash_erases", flash.erases as f64, ""),
+        subject.row("flash_write_amplification", flash.write_amplification(), ""),
+    ]
 }
 
 /// Makes rows about the layout of the files that a workload made.

@@ -331,6 +331,7 @@ fn setup<'a, G>(lab: &Lab<'_>, files: Files, case: &'a Case, mount: G) -> Paging
         drive: &case.drive,
         write_cache: parameters.write_cache.unwrap_or(files.write_cache()),
         merge: true,
+        queue_depth: 1,
         options,
         cpu: Cpu::PENTIUM_III.scaled(CPU_PERCENT * parameters.cpu_percent / 100),
     };

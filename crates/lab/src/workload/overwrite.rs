@@ -13,7 +13,8 @@ use crate::error::Result;
 
 /// Bytes of a file, and of a write.
 pub const FILE_BYTES: u64 = 32 << 10;
-const FILE_BLOCKS: u64 = FILE_BYTES / 4096;
+/// Blocks of a file.
+pub const FILE_BLOCKS: u64 = FILE_BYTES / 4096;
 
 /// The writes of a run, known before it begins.
 #[derive(Debug, Clone)]
@@ -42,6 +43,21 @@ impl Schedule {
             after(number, (client.now() - start).as_nanos() as u64);
         }
         client.sync()
+    }
+
+    /// Returns the number of files.
+    pub fn files(&self) -> u64 {
+        self.files.len() as u64
+    }
+
+    /// Returns the number of writes.
+    pub fn writes(&self) -> u64 {
+        self.writes.len() as u64
+    }
+
+    /// Returns the number of files that are written at least once.
+    pub fn files_written(&self) -> u64 {
+        self.writes.iter().collect::<std::collections::BTreeSet<_>>().len() as u64
     }
 
     /// Returns the schedule as an oracle sees it.
