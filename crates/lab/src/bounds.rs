@@ -1,11 +1,11 @@
-//! Closed forms: the least that a log-structured volume must copy, if nothing is known of the future but how often data are
-//! written.
+//! Closed forms: the least that a log-structured volume must copy, if nothing is known of the future but how often data
+//! are written.
 //!
 //! *Uniform writes.* Files die at random. If victims have `v` of `b` files left, the segments between a full one and a
 //! victim are as many at `i` files as it takes one of `i` to die: in proportion to `1/i`. So the share of valid data is
-//! `(b - v) / (b (H(b) - H(v)))` with the harmonic numbers `H`, which is `(1 - u) / ln(1/u)` for large segments; and `b`
-//! files are written for each `b - v` of users. Cleaning the emptiest segment (greedy) reaches it, and none that does not
-//! know the future does better.
+//! `(b - v) / (b (H(b) - H(v)))` with the harmonic numbers `H`, which is `(1 - u) / ln(1/u)` for large segments; and
+//! `b` files are written for each `b - v` of users. Cleaning the emptiest segment (greedy) reaches it, and none that
+//! does not know the future does better.
 //!
 //! *Hot and cold.* Each kind has segments of its own, as if it were alone on a volume; the spare space is split so that
 //! the sum of both copies is the least.

@@ -3,8 +3,9 @@
 //!
 //! Nodes are only marked to be written again. Data are read (neighbours in one request), queued,
 //! ordered by the file and offset they belong to or as they were found (`clean-order`), and written
-//! in large requests to the logs that the policy of `-o temperature=` names. Each gets its new address in an op, if its file still has the
-//! block that was read: contents written meanwhile are newer.
+//! in large requests to the logs that the policy of `-o temperature=` names. Each gets its new
+//! address in an op, if its file still has the block that was read: contents written meanwhile are
+//! newer.
 
 use moafs_runtime::leaf::atomic::Ordering;
 use std::collections::BTreeMap;

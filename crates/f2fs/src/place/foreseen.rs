@@ -1,13 +1,13 @@
-//! Placement with the future known (FK), over the logs that there are: a bound for experiments, no volume can be mounted
-//! with it.
+//! Placement with the future known (FK), over the logs that there are: a bound for experiments, no volume can be
+//! mounted with it.
 //!
 //! New data and data that cleaning moves join the log of those that die at about the same time, counted in blocks
 //! that users write until then. The unit is the dead space of the volume: what dies before so much has been written
 //! need never be moved, if nothing that lives longer lies between.
 //!
-//! Reference: Wang, Li, Li, Lee, Zhou, Xu: Separating Data via Block Invalidation Time Inference for Write Amplification
-//! Reduction in Log-Structured Storage (FAST 2022), section 2.3. Its FK has an open segment for each segment's worth of
-//! time; F2FS has three logs for data.
+//! Reference: Wang, Li, Li, Lee, Zhou, Xu: Separating Data via Block Invalidation Time Inference for Write
+//! Amplification Reduction in Log-Structured Storage (FAST 2022), section 2.3. Its FK has an open segment for each
+//! segment's worth of time; F2FS has three logs for data.
 
 use std::sync::Arc;
 

@@ -27,7 +27,7 @@ pub struct FileBlocks {
     pub mark: Option<Heat>,
 }
 
-/// What the memory of a policy is sized by.
+/// The limits to the memory of a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
     /// Blocks of the volume that can hold data.

@@ -1,9 +1,9 @@
 //! SepBIT: the lifespan of a block is inferred from that of the block that it replaces.
 //!
-//! 1. Time counts blocks that users write. The lifespan of a block is the time from its write to the write that replaces
-//!    it.
-//! 2. A block that replaces one of a lifespan below `l` is short-lived; one that replaces a longer-lived block, or none,
-//!    is long-lived.
+//! 1. Time counts blocks that users write. The lifespan of a block is the time from its write to the write that
+//!    replaces it.
+//! 2. A block that replaces one of a lifespan below `l` is short-lived; one that replaces a longer-lived block, or
+//!    none, is long-lived.
 //! 3. `l` is the mean lifespan, from the first write to when nothing is left in them, of the last
 //!    [`SEGMENTS_AVERAGED`] segments of short-lived blocks that became free; before so many, every replaced block
 //!    counts as short-lived.
@@ -16,8 +16,8 @@
 //! Memory is bounded (ours): if `l` is more than the bounds allow, the oldest blocks are forgotten and count as
 //! long-lived.
 //!
-//! Reference: Wang, Li, Li, Lee, Zhou, Xu: Separating Data via Block Invalidation Time Inference for Write Amplification
-//! Reduction in Log-Structured Storage (FAST 2022), section 3.
+//! Reference: Wang, Li, Li, Lee, Zhou, Xu: Separating Data via Block Invalidation Time Inference for Write
+//! Amplification Reduction in Log-Structured Storage (FAST 2022), section 3.
 
 use std::collections::{BTreeMap, VecDeque};
 

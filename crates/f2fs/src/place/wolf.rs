@@ -14,9 +14,9 @@
 //! cleaning moves goes to the log between, apart from both. New cold data were never rewritten, but may be soon; what
 //! cleaning finds has outlived its neighbours.
 //!
-//! Memory is bounded (ours): a table with a place for each block of the volume, as far as the bounds of memory allow, in
-//! sets of [`WAYS`]; a block that finds its set full takes the place of the least referenced one there, of equal ones
-//! the longest untouched.
+//! Memory is bounded (ours): a table with a place for each block of the volume, as far as the bounds of memory allow,
+//! in sets of [`WAYS`]; a block that finds its set full takes the place of the least referenced one there, of equal
+//! ones the longest untouched.
 //!
 //! Reference: Wang, Hu: WOLF, a Novel Reordering Write Buffer to Boost the Performance of Log-Structured File Systems
 //! (2002).

@@ -159,7 +159,7 @@ pub(crate) struct Done {
     least: Least,
 }
 
-/// What a case cannot do better than, whatever its system.
+/// The least time and the fewest copies of a case, whatever its system.
 struct Least {
     /// Time to write the data of users and the node blocks of their files once, in sequence.
     seconds: f64,
