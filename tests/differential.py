@@ -2251,8 +2251,6 @@ EXPECTED = [
     # Which flags can be stored differs.
     "inode_flags: flag file ",
     "inode_flags: flag dir ",
-    "inode_flags: file label",
-    "inode_flags: dir label",
     # Entries from FUSE are cut at the kernel's own buffer.
     "getdents_into_small_buffers: ",
     # Node numbers and blocks limit the files of F2FS together.

@@ -770,9 +770,10 @@ impl<F: Format> FileSystem for Front<F> {
         let ino = self.nodes.ino(ctx.node).ok_or(Errno::ENOTTY)?;
         let stat = self.told(self.vfs.stat(ino))?;
         let len = match command {
-            Command::GetFlags => ioctl::put_flags(stat.attr.flags, out)?,
+            Command::GetFlags => ioctl::put_word(stat.attr.flags, out)?,
             Command::GetXattr => ioctl::put_xattr(stat.attr.flags, out)?,
-            Command::GetVersion => ioctl::put_flags(stat.attr.generation, out)?,
+            Command::GetVersion => ioctl::put_word(stat.attr.generation, out)?,
+            Command::GetLabel => ioctl::put_label(&self.vfs.shape().label, out)?,
             Command::SetFlags(flags) => self.set_flags(ctx, ino, flags).map(|()| 0)?,
             Command::Trim(trim) => ioctl::put_trim(self.trim(ctx, trim)?, out)?,
             Command::SetXattr(flags) => {

@@ -1,4 +1,5 @@
-//! Ioctls: inode flags in two forms and the generation, of chattr(1) and lsattr(1); trimming, of fstrim(8).
+//! Ioctls: inode flags in two forms and the generation, of chattr(1) and lsattr(1); trimming, of fstrim(8); the
+//! volume's label, of e2label(8).
 
 #![expect(clippy::host_endian_bytes, reason = "arguments of ioctls are in the machine's byte order")]
 
@@ -11,13 +12,18 @@ const FS_IOC_SETFLAGS: u32 = 0x4008_6602;
 const FS_IOC32_GETFLAGS: u32 = 0x8004_6601;
 const FS_IOC32_SETFLAGS: u32 = 0x4004_6602;
 const FS_IOC_GETVERSION: u32 = 0x8008_7601;
+const FS_IOC32_GETVERSION: u32 = 0x8004_7601;
 const FS_IOC_FSGETXATTR: u32 = 0x801c_581f;
 const FS_IOC_FSSETXATTR: u32 = 0x401c_5820;
 
 const FITRIM: u32 = 0xc018_5879;
+const FS_IOC_GETFSLABEL: u32 = 0x8100_9431;
+const FS_IOC_SETFSLABEL: u32 = 0x4100_9432;
 
 /// Length of `struct fsxattr`: flags, extent-size hint, extents, project, copy-on-write hint, padding.
 const FSXATTR_LEN: usize = 28;
+/// Length of a label, with the zero behind it.
+const FSLABEL_LEN: usize = 256;
 
 /// A decoded ioctl.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,6 +38,8 @@ pub(crate) enum Command {
     SetXattr(u32),
     /// Get the inode's generation.
     GetVersion,
+    /// Get the volume's label.
+    GetLabel,
     /// Tell the device about free blocks.
     Trim(Trim),
 }
@@ -53,9 +61,12 @@ impl Command {
         match cmd {
             FS_IOC_GETFLAGS | FS_IOC32_GETFLAGS => Ok(Command::GetFlags),
             FS_IOC_SETFLAGS | FS_IOC32_SETFLAGS => Ok(Command::SetFlags(word(input, 0)?)),
-            FS_IOC_GETVERSION => Ok(Command::GetVersion),
+            FS_IOC_GETVERSION | FS_IOC32_GETVERSION => Ok(Command::GetVersion),
             FS_IOC_FSGETXATTR => Ok(Command::GetXattr),
             FS_IOC_FSSETXATTR => set_xattr(input),
+            FS_IOC_GETFSLABEL => Ok(Command::GetLabel),
+            // After ENOTTY tune2fs(8) would write to the superblock itself, which this mount writes anew.
+            FS_IOC_SETFSLABEL => Err(Errno::EOPNOTSUPP),
             FITRIM => {
                 let [start, len, min] = [0, 1, 2].map(|index| long(input, index));
                 Ok(Command::Trim(Trim { start: start?, len: len?, min: min? }))
@@ -93,13 +104,11 @@ pub(crate) fn put_trim(trim: Trim, out: &mut [u8]) -> Result<usize, Errno> {
     Ok(bytes.len())
 }
 
-/// Writes a flag word to `out`. The command's number says 8 bytes, the value has 4; the caller may offer either.
-pub(crate) fn put_flags(flags: u32, out: &mut [u8]) -> Result<usize, Errno> {
-    let len = out.len().min(8);
-    let room = out.get_mut(..len).filter(|room| room.len() >= 4).ok_or(Errno::EINVAL)?;
-    room.fill(0);
-    room[..4].copy_from_slice(&flags.to_ne_bytes());
-    Ok(len)
+/// Writes a word to `out`. The command's number says 8 bytes, but callers have room for 4: no more may be written.
+pub(crate) fn put_word(word: u32, out: &mut [u8]) -> Result<usize, Errno> {
+    let bytes = word.to_ne_bytes();
+    out.get_mut(..bytes.len()).ok_or(Errno::EINVAL)?.copy_from_slice(&bytes);
+    Ok(bytes.len())
 }
 
 /// Writes a `struct fsxattr` to `out`.
@@ -110,6 +119,16 @@ pub(crate) fn put_xattr(flags: u32, out: &mut [u8]) -> Result<usize, Errno> {
     Ok(FSXATTR_LEN)
 }
 
+/// Writes a label to `out`: as much of it as there is room for before a zero.
+pub(crate) fn put_label(label: &str, out: &mut [u8]) -> Result<usize, Errno> {
+    let room = out.get_mut(..FSLABEL_LEN).ok_or(Errno::EINVAL)?;
+    room.fill(0);
+    let most = label.len().min(FSLABEL_LEN - 1);
+    let len = (0..=most).rev().find(|at| label.is_char_boundary(*at)).unwrap_or(0);
+    room[..len].copy_from_slice(&label.as_bytes()[..len]);
+    Ok(FSLABEL_LEN)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -118,7 +137,8 @@ mod tests {
     #[test]
     fn flags_go_both_ways_in_both_forms() {
         let mut out = [0xff; 8];
-        assert_eq!(put_flags(FS_APPEND_FL, &mut out), Ok(8));
+        assert_eq!(put_word(FS_APPEND_FL, &mut out), Ok(4));
+        assert_eq!(out[4..], [0xff; 4], "the caller's variable has 4 bytes");
         assert_eq!(Command::parse(FS_IOC_SETFLAGS, &out), Ok(Command::SetFlags(FS_APPEND_FL)));
         let mut out = [0xff; FSXATTR_LEN];
         assert_eq!(put_xattr(FS_IMMUTABLE_FL, &mut out), Ok(FSXATTR_LEN));
@@ -130,7 +150,20 @@ mod tests {
         assert_eq!(Command::parse(FS_IOC_SETFLAGS, &[0; 3]), Err(Errno::EINVAL));
         assert_eq!(Command::parse(FS_IOC_FSSETXATTR, &[0; 8]), Err(Errno::EINVAL));
         assert_eq!(Command::parse(0xdead_beef, &[]), Err(Errno::ENOTTY));
-        assert_eq!(put_flags(1, &mut [0; 2]), Err(Errno::EINVAL));
+        assert_eq!(put_word(1, &mut [0; 2]), Err(Errno::EINVAL));
+    }
+
+    #[test]
+    fn a_label_is_told_and_ends_with_a_zero_but_cannot_be_set() {
+        let mut out = [0xff; FSLABEL_LEN];
+        assert_eq!(put_label("disk", &mut out), Ok(FSLABEL_LEN));
+        assert_eq!((&out[..4], out[4..].iter().max()), (&b"disk"[..], Some(&0)));
+        // Two bytes each: the last one that fits ends before the zero.
+        assert_eq!(put_label(&"é".repeat(300), &mut out), Ok(FSLABEL_LEN));
+        assert_eq!(out[..254], "é".repeat(127).into_bytes()[..]);
+        assert_eq!(out[254..], [0, 0]);
+        assert_eq!(put_label("disk", &mut [0; 4]), Err(Errno::EINVAL));
+        assert_eq!(Command::parse(FS_IOC_SETFSLABEL, &out), Err(Errno::EOPNOTSUPP));
     }
 
     #[test]
