@@ -208,10 +208,35 @@ set_attribute('to another value', 'user.a', b'2', os.XATTR_REPLACE)
 set_attribute('an acl', 'system.posix_acl_access', acl(4))
 set_attribute('the acl again', 'system.posix_acl_access', acl(4), both)
 
+# Flags that new files and directories have of their directory's, of those that the format has.
+GET, SET, VERSION, TOP = 0x80086601, 0x40086602, 0x80087601, 0x20000
+
+def flags(path, new=None):
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        if new is None:
+            return struct.unpack('I', fcntl.ioctl(fd, GET, bytes(4)))[0]
+        fcntl.ioctl(fd, SET, struct.pack('I', new))
+    finally:
+        os.close(fd)
+
+for flag in (0x1, 0x2, 0x4, 0x8, 0x40, 0x80, 0x8000, 0x10000):
+    parent = f'parent-{flag:x}'
+    os.mkdir(parent)
+    try:
+        flags(parent, flags(parent) | flag)
+    except OSError:
+        pass
+    a_file(f'{parent}/file')
+    os.mkdir(f'{parent}/directory')
+    for path in (f'{parent}/file', f'{parent}/directory'):
+        print('inherited', path, flags(path) & flag == flags(parent) & flag)
+tell('top directory that is a file', lambda: flags('times', flags('times') | TOP))
+
 # The number of the command says 8 bytes, but programs offer 4.
 version = bytearray(b'\xff' * 8)
 fd = os.open('times', os.O_RDONLY)
-fcntl.ioctl(fd, 0x80087601, version)
+fcntl.ioctl(fd, VERSION, version)
 os.close(fd)
 print('behind the version', bytes(version[4:]))
 PYTHON

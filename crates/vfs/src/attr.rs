@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::format::{Format, FormatOp, OpKind, SpaceRequest};
 use crate::inode::{Shared, Unput};
 use crate::io::Files;
-use crate::perm::{APPEND_ONLY, IMMUTABLE, SGID, W, without_set_ids};
+use crate::perm::{APPEND_ONLY, IMMUTABLE, SGID, W, flags_fit, without_set_ids};
 use crate::types::{Attr, FileKind, Ino, Name, SetMode, XattrKey, XattrSpace};
 
 impl<F: Format> Files<F> {
@@ -103,7 +103,8 @@ impl<F: Format> Files<F> {
         self.check_owner(who, inode, &attr, set)
     }
 
-    /// Checks that only root changes the flags that forbid changes, and that those stay which describe the layout.
+    /// Checks that only root changes the flags that forbid changes, that those stay which describe the layout, and that
+    /// the others fit the file.
     fn check_flags(&self, who: &Credentials, attr: &Attr, set: &SetAttr) -> Result<()> {
         let Some(flags) = set.flags else { return Ok(()) };
         let privileged = (flags ^ attr.flags) & (IMMUTABLE | APPEND_ONLY) != 0;
@@ -112,7 +113,7 @@ impl<F: Format> Files<F> {
             return Err(Error::Posix(libc::EPERM));
         }
         let layout = (flags ^ attr.flags) & !self.shape.user_flags != 0;
-        if layout { Err(Error::Posix(libc::EOPNOTSUPP)) } else { Ok(()) }
+        if layout || !flags_fit(flags, attr.kind) { Err(Error::Posix(libc::EOPNOTSUPP)) } else { Ok(()) }
     }
 
     fn check_owner(&self, who: &Credentials, inode: &Shared<F>, attr: &Attr, set: &SetAttr) -> Result<()> {

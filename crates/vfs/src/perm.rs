@@ -20,12 +20,16 @@ pub(crate) const W: u32 = 2;
 /// The permission bit for executing a file or searching a directory.
 pub(crate) const X: u32 = 1;
 
+/// The inode flags `FS_SECRM_FL`, `FS_UNRM_FL`, `FS_COMPR_FL` and `FS_NOTAIL_FL`: kept, without an effect.
+const WISHES: u32 = 0x01 | 0x02 | 0x04 | 0x8000;
 /// The inode flag `FS_SYNC_FL`: writes are synchronous.
 const SYNC: u32 = 0x08;
 /// The inode flag `FS_NODUMP_FL`: backups leave the file out.
 const NO_DUMP: u32 = 0x40;
 /// The inode flag `FS_DIRSYNC_FL`: changes of the directory are synchronous.
 const DIR_SYNC: u32 = 0x1_0000;
+/// The inode flag `FS_TOPDIR_FL`: directories in this one are unrelated.
+const TOP_DIR: u32 = 0x2_0000;
 /// The inode flag `FS_IMMUTABLE_FL`: no change at all.
 pub(crate) const IMMUTABLE: u32 = 0x10;
 /// The inode flag `FS_APPEND_FL`: no change but appending.
@@ -47,11 +51,16 @@ pub(crate) fn without_set_ids(who: &Credentials, perm: u32, gid: u32) -> u32 {
 /// Returns the inode flags that a new file takes over from its directory with the flags `dir`.
 pub(crate) fn inherited_flags(dir: u32, kind: FileKind) -> u32 {
     let inherited = match kind {
-        FileKind::Directory => SYNC | NO_DUMP | NO_ATIME | DIR_SYNC,
-        FileKind::Regular => SYNC | NO_DUMP | NO_ATIME,
+        FileKind::Directory => WISHES | SYNC | NO_DUMP | NO_ATIME | DIR_SYNC,
+        FileKind::Regular => WISHES | SYNC | NO_DUMP | NO_ATIME,
         _ => NO_DUMP | NO_ATIME,
     };
     dir & inherited
+}
+
+/// Returns true if `flags` can be set for a file of this kind.
+pub(crate) fn flags_fit(flags: u32, kind: FileKind) -> bool {
+    flags & TOP_DIR == 0 || kind == FileKind::Directory
 }
 
 /// Returns true if mode and ACL let the caller do all of `want`.
@@ -149,6 +158,15 @@ impl<F: Format> Volume<F> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn new_files_inherit_wishes_but_neither_prohibitions_nor_a_top_directory() {
+        let dir = WISHES | NO_DUMP | DIR_SYNC | IMMUTABLE | APPEND_ONLY | TOP_DIR;
+        assert_eq!(inherited_flags(dir, FileKind::Directory), WISHES | NO_DUMP | DIR_SYNC);
+        assert_eq!(inherited_flags(dir, FileKind::Regular), WISHES | NO_DUMP);
+        assert_eq!(inherited_flags(dir, FileKind::Symlink), NO_DUMP);
+        assert!(flags_fit(TOP_DIR, FileKind::Directory) && !flags_fit(TOP_DIR, FileKind::Regular));
+    }
 
     #[test]
     fn sgid_stays_only_for_members_of_a_group_that_may_not_execute() {
