@@ -104,8 +104,8 @@ mod tests {
         assert_eq!(read_superblock(&shared).unwrap().label, "", "nothing was written");
     }
 
-    /// Changes label and UUID, cuts the power at every point, and judges each state: it has both changes or neither, can
-    /// be mounted and used, and no checker finds anything then.
+    /// Changes label and UUID, cuts the power at every point, and judges each state: it has both changes or neither,
+    /// can be mounted and used, and no checker finds anything then.
     fn judge_cuts(features: Features, before: &str, after: &str) {
         let disk = volume(features);
         let shared: SharedDisk = disk.clone();

@@ -1,9 +1,9 @@
 //! A journal for a volume without one: as that of a new volume, in blocks that are free.
 //!
-//! A power cut leaves blocks that are marked as used for nothing, or the inode of a journal that the superblock does not
-//! name, or a checksum of a bitmap that is wrong. A repair that asks nothing mends all of these. So the volume is marked
-//! as in use meanwhile, by the writer's mark, too: programs that mount it at boot check it first, and moafs returns what
-//! has leaked.
+//! A power cut leaves blocks that are marked as used for nothing, or the inode of a journal that the superblock does
+//! not name, or a checksum of a bitmap that is wrong. A repair that asks nothing mends all of these. So the volume is
+//! marked as in use meanwhile, by the writer's mark, too: programs that mount it at boot check it first, and moafs
+//! returns what has leaked.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
