@@ -1,6 +1,7 @@
 //! `moafs lab`: experiments on modelled disks. One module per subcommand, in `lab/`.
 
 mod age;
+mod diff;
 mod list;
 mod peers;
 mod replay;
@@ -23,6 +24,7 @@ Examples:
   sudo moafs lab peers --scale 0.2              ext4, xfs, btrfs and moafs on the same modelled disk
   moafs lab replay --model st3160812as trace.csv   a trace on a modelled drive
   moafs lab report results                      kept results, rendered again
+  moafs lab diff old new                        what differs, and whether by more than chance
 
 `moafs lab COMMAND --help` tells more about each.")]
 pub(crate) struct LabArgs {
@@ -38,6 +40,7 @@ enum LabCommand {
     Peers(peers::PeersArgs),
     Replay(replay::ReplayArgs),
     Report(report::ReportArgs),
+    Diff(diff::DiffArgs),
 }
 
 impl LabArgs {
@@ -49,6 +52,7 @@ impl LabArgs {
             LabCommand::Peers(args) => args.run(),
             LabCommand::Replay(args) => args.run(),
             LabCommand::Report(args) => args.run(),
+            LabCommand::Diff(args) => args.run(),
         }
     }
 }

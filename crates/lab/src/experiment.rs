@@ -156,6 +156,7 @@ impl<'a> Lab<'a> {
             paper: experiment.paper.to_owned(),
             scale: self.options.scale,
             seed: self.options.seed,
+            seeds: 1,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             parameters,
             ..Outcome::default()

@@ -20,6 +20,7 @@
 //! | [`bounds`] | what no cleaner can do better |
 //! | [`layout`] | layout score, pieces of files and directories, pictures |
 //! | [`outcome`] | what an experiment gives |
+//! | [`seeds`], [`student`], [`diff`] | means over several seeds, and what differs by more than chance |
 //! | [`report`] | outcomes as a page, CSV, JSON and pictures |
 //! | [`trace`], [`replay`] | block traces, and serving them on a modelled drive |
 
@@ -30,6 +31,7 @@ pub mod bounds;
 pub mod calibrate;
 pub mod contentless;
 pub mod cpu;
+pub mod diff;
 pub mod error;
 pub mod experiment;
 pub mod experiments;
@@ -45,6 +47,8 @@ pub mod processor;
 pub mod program;
 pub mod replay;
 pub mod report;
+pub mod seeds;
+pub mod student;
 pub mod swap_system;
 pub mod system;
 pub mod trace;

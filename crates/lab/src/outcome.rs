@@ -11,34 +11,68 @@ pub struct Outcome {
     /// Id of the experiment: `cw-seq-write`.
     pub experiment: String,
     /// Question of the experiment in one line: the heading of its section.
+    #[serde(default)]
     pub title: String,
     /// The paper's figure or table: `Fig. 11`.
+    #[serde(default)]
     pub figure: String,
     /// The paper's method and finding, in a few sentences.
+    #[serde(default)]
     pub paper: String,
     /// Notes, as paragraphs: choices of ours for details that the paper leaves open; differences to
     /// the paper and their reasons (from the counters).
+    #[serde(default)]
     pub notes: Vec<String>,
     /// Scale of the run; 1 is the full size.
     pub scale: f64,
-    /// Seed of all random choices.
+    /// Seed of all random choices; of several, the first.
     pub seed: u64,
+    /// Number of seeds, from that one on, that the rows are means of.
+    #[serde(default = "one")]
+    pub seeds: u32,
     /// Version of the program.
     pub version: String,
+    /// Commit of the program's source; empty if it is not known.
+    #[serde(default)]
+    pub commit: String,
+    /// The command that measures the same again.
+    #[serde(default)]
+    pub command: String,
     /// Everything that was set, by name, with its unit in the value: `cache` = `160 MiB`.
     pub parameters: BTreeMap<String, String>,
     /// Measured numbers of all systems under all conditions.
     pub rows: Vec<Row>,
     /// Charts of the rows.
+    #[serde(default)]
     pub charts: Vec<Chart>,
     /// Head positions over accesses.
+    #[serde(default)]
     pub scatters: Vec<Scatter>,
     /// Layout of a volume, as pictures.
+    #[serde(default)]
     pub maps: Vec<LayoutMap>,
 }
 
+fn one() -> u32 {
+    1
+}
+
+impl Outcome {
+    /// Returns the sentence that a report needs if the numbers were not measured at the paper's size.
+    pub fn caution(&self) -> Option<String> {
+        let has_paper = self.rows.iter().any(|row| row.paper.is_some());
+        (self.scale != 1.0 && has_paper).then(|| {
+            format!(
+                "Not comparable with the paper: its numbers are of the full size, these are of scale {}, with so much \
+                 smaller a volume, workload and memory.",
+                self.scale
+            )
+        })
+    }
+}
+
 /// A measured number, with the paper's number beside it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     /// Name of the system: `ffs-paper`, `ffs`, `cowrite`, `ext4`…
     pub system: String,
@@ -56,6 +90,9 @@ pub struct Row {
     pub unit: String,
     /// The paper's number for the same thing, where it gives one.
     pub paper: Option<f64>,
+    /// Half of the 95 % confidence interval, if the value is a mean over several seeds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interval: Option<f64>,
 }
 
 fn number_or_nan<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {

@@ -274,6 +274,7 @@ fn rows(one: &Measured, all: &[Measured], rate: f64) -> Vec<Row> {
         value,
         unit: unit.to_owned(),
         paper: None,
+        interval: None,
     };
     let (synced, drive) = (&one.synced, &one.synced.drive);
     let mut rows = vec![
@@ -308,6 +309,7 @@ fn kind_rows(one: &Measured, counters: &Counters) -> Vec<Row> {
             value: value as f64,
             unit: unit.to_owned(),
             paper: None,
+            interval: None,
         })
     };
     kinds(counters).into_iter().flat_map(of).collect()

@@ -1,12 +1,12 @@
 //! `moafs lab report`: a report on kept results, rendered again.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use moafs_lab::Outcome;
-use moafs_lab::report::{self, ReportError};
+use moafs_lab::report;
 
+use super::diff::read;
 use crate::error::{CliError, Result};
 use crate::output;
 
@@ -47,13 +47,12 @@ impl ReportArgs {
     }
 }
 
-/// Reads the result in a file, or all results in a directory.
-fn read(path: &Path) -> Result<Vec<Outcome>, ReportError> {
-    if path.is_dir() { report::read_dir(path) } else { Ok(vec![report::read(path)?]) }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
+    use moafs_lab::Outcome;
+
     use super::*;
 
     fn run(out: Option<&Path>, results: &[&Path]) -> Result<ExitCode> {

@@ -39,7 +39,7 @@ impl Subject {
             // One number, one text: no trailing digits that say nothing.
             value: (value * 1e6).round() / 1e6,
             unit: unit.to_owned(),
-            paper: None,
+            ..Row::default()
         }
     }
 

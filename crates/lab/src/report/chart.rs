@@ -31,6 +31,8 @@ const LEGEND_LINE: f64 = 20.0;
 /// Radius of points, and of the paper's around them: where they coincide both are seen.
 const POINT: f64 = 4.2;
 const RING: f64 = 6.0;
+/// Half of the stroke across the end of an interval.
+const ERROR_HALF: f64 = 3.5;
 /// Distance of labels beside the ends of lines.
 const LABEL_LINE: f64 = 15.0;
 
@@ -122,9 +124,14 @@ impl<'a> Table<'a> {
         self.series.iter().flat_map(|series| series.rows.iter().copied().flatten())
     }
 
-    /// Returns our numbers and the paper's.
+    /// Returns our numbers, the ends of their intervals, and the paper's.
     fn values(&self) -> impl Iterator<Item = f64> {
-        self.rows().flat_map(|row| [Some(row.value), row.paper]).flatten()
+        self.rows()
+            .flat_map(|row| {
+                let (low, high) = ends(row).unzip();
+                [Some(row.value), low, high, row.paper]
+            })
+            .flatten()
     }
 
     fn has_paper(&self) -> bool {
@@ -134,7 +141,24 @@ impl<'a> Table<'a> {
     /// Returns the text that shows when a pointer rests on a value.
     fn told(&self, series: &Series<'_>, place: usize, row: &Row) -> String {
         let paper = row.paper.map_or_else(String::new, |paper| format!(" (paper {})", number::show(paper)));
-        format!("{}, {}: {} {}{paper}", series.name, self.places[place], number::show(row.value), row.unit)
+        let interval = row.interval.map_or_else(String::new, |half| format!(" ± {}", number::show(half)));
+        format!("{}, {}: {}{interval} {}{paper}", series.name, self.places[place], number::show(row.value), row.unit)
+    }
+}
+
+/// Returns the ends of a row's interval.
+fn ends(row: &Row) -> Option<(f64, f64)> {
+    let half = row.interval.filter(|half| is_drawn(*half) && is_drawn(row.value))?;
+    Some((row.value - half, row.value + half))
+}
+
+/// Draws the interval of a number at `x`: a stroke with a short one across each end.
+fn error_bar(plot: &mut Plot, x: f64, row: &Row) {
+    let Some((low, high)) = ends(row) else { return };
+    let (low, high) = (plot.y.at(low), plot.y.at(high));
+    plot.picture.line((x, low), (x, high), "error");
+    for y in [low, high] {
+        plot.picture.line((x - ERROR_HALF, y), (x + ERROR_HALF, y), "error");
     }
 }
 
@@ -332,6 +356,9 @@ fn bars(chart: &Chart, table: &Table<'_>) -> Result<Picture, Undrawn> {
                 let (corner, size) = ((x, end.min(zero)), (width, (end - zero).abs().max(0.6)));
                 plot.picture.rect(corner, size, &bar_class(series), &told);
                 stripe(&mut plot.picture, corner, size, series.variant);
+                error_bar(&mut plot, x + width / 2.0, row);
+                // The number stands beyond the interval.
+                end = ends(row).map_or(end, |(low, high)| plot.y.at(if row.value < 0.0 { low } else { high }));
             }
             let is_down = row.value < 0.0;
             let mut number_at = if is_down { end + 13.0 } else { end - 5.0 };
@@ -399,6 +426,7 @@ fn lines(chart: &Chart, table: &Table<'_>) -> Picture {
                     } else {
                         path.move_to(at)
                     }
+                    error_bar(&mut plot, at.0, row);
                     points.push((at, table.told(series, place, row)));
                     is_down = true;
                 }
@@ -514,6 +542,7 @@ mod tests {
             value,
             unit: "MB/s".to_owned(),
             paper: Some(value * 0.9),
+            interval: None,
         }
     }
 
@@ -537,6 +566,20 @@ mod tests {
         assert!(text.contains("<title>cowrite, 30: 12 MB/s (paper 10.8)</title>"), "{text}");
         // The legend has one more mark.
         assert_eq!(text.matches("class=\"mark\"").count(), 3);
+    }
+
+    #[test]
+    fn intervals_are_drawn_as_error_bars() {
+        for form in [ChartForm::Bars, ChartForm::Lines] {
+            let drawn = |interval| {
+                let rows = [Row { interval, ..row("ffs", &[("utilization", "30")], 10.0) }];
+                parsed(&draw(&chart(form), &rows, &Looks::default()).unwrap())
+            };
+            let strokes = |text: &str| text.matches("class=\"error\"").count();
+            let (without, with) = (drawn(None), drawn(Some(2.0)));
+            assert_eq!((strokes(&with), strokes(&without)), (3, 0));
+            assert!(with.contains("10 ± 2 MB/s"), "{with}");
+        }
     }
 
     #[test]

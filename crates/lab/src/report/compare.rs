@@ -106,7 +106,7 @@ mod tests {
     fn row(system: &str, metric: &str, dimensions: &[(&str, &str)], paper: Option<f64>) -> Row {
         let dimensions = dimensions.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         let (system, metric, unit) = (system.to_owned(), metric.to_owned(), "%".to_owned());
-        Row { system, dimensions, metric, value: 1.0, unit, paper }
+        Row { system, dimensions, metric, value: 1.0, unit, paper, interval: None }
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Rows as CSV: `system`, every dimension that any row has (in alphabetical order), `metric`, `value`, `unit`, `paper`.
+//! Rows as CSV: `system`, every dimension that any row has (in alphabetical order), `metric`, `value`, `unit`, `paper`,
+//! and `interval` if the values are means over several seeds.
 //! The names are those of the JSON; numbers read back exactly; what a row lacks is empty.
 
 use std::collections::BTreeSet;
@@ -11,13 +12,17 @@ pub fn csv(outcome: &Outcome) -> String {
     let dimensions: BTreeSet<&String> = outcome.rows.iter().flat_map(|row| row.dimensions.keys()).collect();
     let mut writer = csv::Writer::from_writer(Vec::new());
     let names = dimensions.iter().map(|name| name.as_str());
-    let head = ["system"].into_iter().chain(names).chain(["metric", "value", "unit", "paper"]);
+    let has_intervals = outcome.rows.iter().any(|row| row.interval.is_some());
+    let last = has_intervals.then_some("interval");
+    let head = ["system"].into_iter().chain(names).chain(["metric", "value", "unit", "paper"]).chain(last);
     // Writing to a Vec cannot fail, and all records have the same length.
     let _ = writer.write_record(head);
     for row in &outcome.rows {
         let value = |name: &&String| row.dimensions.get(*name).map_or("", String::as_str);
         let (number, paper) = (number::exact(row.value), row.paper.map(number::exact).unwrap_or_default());
+        let interval = row.interval.map(number::exact).unwrap_or_default();
         let rest = [row.metric.as_str(), &number, &row.unit, &paper];
+        let rest = rest.into_iter().chain(has_intervals.then_some(interval.as_str()));
         let _ = writer.write_record([row.system.as_str()].into_iter().chain(dimensions.iter().map(value)).chain(rest));
     }
     writer.into_inner().ok().and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_default()
@@ -38,6 +43,7 @@ mod tests {
             value,
             unit: "ops/s".to_owned(),
             paper,
+            interval: None,
         };
         let rows = vec![
             row("ffs", "zone", 0.1 + 0.2, Some(1.0 / 3.0)),

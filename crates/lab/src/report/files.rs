@@ -15,7 +15,7 @@ pub(crate) const PAGE: &str = "report.html";
 /// Most letters of an experiment's id, which names files.
 const ID_LETTERS_MAX: usize = 64;
 /// Names in rows that are no dimensions.
-const RESERVED: [&str; 5] = ["system", "metric", "value", "unit", "paper"];
+const RESERVED: [&str; 6] = ["system", "metric", "value", "unit", "paper", "interval"];
 
 /// Makes every file of the report on `outcomes`, by its path inside the report's directory:
 /// `report.html`, and for each experiment `ID.csv`, `ID.json` (the whole outcome) and its pictures
@@ -44,8 +44,9 @@ pub fn files(outcomes: &[Outcome]) -> Result<BTreeMap<PathBuf, Vec<u8>>, ReportE
 
 /// Returns the line below a picture that names its source.
 fn source(outcome: &Outcome) -> String {
-    let Outcome { version, experiment, scale, seed, .. } = outcome;
-    format!("moafs {version}, experiment {experiment}, scale {scale}, seed {seed}")
+    let Outcome { version, commit, experiment, scale, .. } = outcome;
+    let commit = if commit.is_empty() { String::new() } else { format!(" ({commit})") };
+    format!("moafs {version}{commit}, experiment {experiment}, scale {scale}, {}", html::seeds(outcome))
 }
 
 /// Checks names: those of files, and those of columns.

@@ -116,12 +116,19 @@ fn section(html: &mut String, outcome: &Outcome, pictures: &Pictures<'_>, looks:
     add!(html, "<h2 id=\"{id}-title\">{}</h2>", Escaped(&outcome.title));
     add!(
         html,
-        "<p class=\"facts\">scale {} · seed {} · version {}<span class=\"files\"> · \
+        "<p class=\"facts\">scale {} · {} · version {}{}<span class=\"files\"> · \
          <a href=\"{id}.csv\">CSV</a> · <a href=\"{id}.json\">JSON</a></span></p>",
         outcome.scale,
-        outcome.seed,
+        seeds(outcome),
         Escaped(if outcome.version.is_empty() { NONE } else { &outcome.version }),
+        if outcome.commit.is_empty() { String::new() } else { format!(" · commit {}", Escaped(&outcome.commit)) },
     );
+    if !outcome.command.is_empty() {
+        add!(html, "<p class=\"facts\"><code>{}</code></p>", Escaped(&outcome.command));
+    }
+    if let Some(caution) = outcome.caution() {
+        add!(html, "<p><strong>{}</strong></p>", Escaped(&caution));
+    }
     if !outcome.paper.is_empty() {
         add!(html, "<blockquote><p><strong>The paper.</strong> {}</p></blockquote>", Escaped(&outcome.paper));
     }
@@ -136,6 +143,15 @@ fn section(html: &mut String, outcome: &Outcome, pictures: &Pictures<'_>, looks:
     all_rows(html, outcome, looks);
     parameters(html, outcome);
     add!(html, "</section>");
+}
+
+/// Says which seeds an outcome is of.
+pub(super) fn seeds(outcome: &Outcome) -> String {
+    let Outcome { seed, seeds, .. } = outcome;
+    match seeds {
+        0 | 1 => format!("seed {seed}"),
+        _ => format!("seeds {seed} to {}, means ± 95 % intervals", seed.wrapping_add(u64::from(*seeds) - 1)),
+    }
 }
 
 fn tables(html: &mut String, comparisons: &[Comparison<'_>], looks: &Looks) {
@@ -174,7 +190,11 @@ fn table(html: &mut String, comparison: &Comparison<'_>, looks: &Looks) {
             1 + usize::from(has_paper),
             line_name(line, looks)
         );
-        cells(html, line.rows.iter().map(|row| row.map(|row| shown(row.value))));
+        let ours = |row: &Row| match row.interval {
+            Some(half) => format!("{} ± {}", shown(row.value), decimals.show(half)),
+            None => shown(row.value),
+        };
+        cells(html, line.rows.iter().map(|row| row.map(ours)));
         add!(html, "</tr>");
         if has_paper {
             add!(html, "<tr class=\"paper\"><th scope=\"row\">paper</th>");

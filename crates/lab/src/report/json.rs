@@ -20,7 +20,10 @@ pub struct Brief<'a> {
     experiment: &'a str,
     scale: f64,
     seed: u64,
+    seeds: u32,
     version: &'a str,
+    commit: &'a str,
+    command: &'a str,
     parameters: &'a std::collections::BTreeMap<String, String>,
     rows: &'a [Row],
 }
@@ -28,8 +31,8 @@ pub struct Brief<'a> {
 /// Returns the JSON of an outcome, with the names of the CSV in its rows. Numbers that JSON cannot
 /// hold are `null`.
 pub fn json(outcome: &Outcome) -> Brief<'_> {
-    let Outcome { experiment, scale, seed, version, parameters, rows, .. } = outcome;
-    Brief { experiment, scale: *scale, seed: *seed, version, parameters, rows }
+    let Outcome { experiment, scale, seed, seeds, version, commit, command, parameters, rows, .. } = outcome;
+    Brief { experiment, scale: *scale, seed: *seed, seeds: *seeds, version, commit, command, parameters, rows }
 }
 
 /// Returns the whole outcome as JSON, one row a line. [`read`] reads it. Points without a place

@@ -121,6 +121,7 @@ pub(super) fn rules(ground: Ground) -> String {
         "text{{font-family:Inter,system-ui,-apple-system,\"Segoe UI\",Roboto,sans-serif}}\n\
          .ink{{fill:{ink}}}.soft{{fill:{soft}}}.sheet{{fill:{sheet}}}.bold{{font-weight:600}}\n\
          .grid{{stroke:{grid};fill:none}}.axis{{stroke:{axis};fill:none}}\
+         .error{{stroke:{ink};fill:none;stroke-width:1.2}}\
          .mark{{stroke:{ink};fill:none;stroke-width:1.6;stroke-dasharray:4 2.5}}\
          .hollow{{stroke:{ink};fill:{sheet};stroke-width:1.3}}\n"
     );
@@ -162,6 +163,7 @@ mod tests {
             value: 0.0,
             unit: String::new(),
             paper: None,
+            interval: None,
         };
         Looks::of(&[Outcome { rows: systems.iter().map(row).collect(), ..Outcome::default() }])
     }

@@ -64,6 +64,7 @@ fn hostile() -> Outcome {
         value,
         unit: name.clone(),
         paper: Some(-value),
+        interval: Some(value),
     });
     let chart = |form, metric: &str| Chart {
         title: name.clone(),
@@ -81,6 +82,9 @@ fn hostile() -> Outcome {
         notes: vec![name.clone(); 2],
         scale: f64::NAN,
         seed: u64::MAX,
+        seeds: 3,
+        commit: name.clone(),
+        command: name.clone(),
         version: name.clone(),
         parameters: BTreeMap::from([(name.clone(), name.clone())]),
         rows: rows.collect(),
@@ -161,6 +165,7 @@ fn huge_outcomes_give_a_report_of_bearable_size() {
         value: f64::from(at),
         unit: "s".to_owned(),
         paper: None,
+        interval: None,
     };
     let chart = |form| Chart {
         title: "all".to_owned(),
@@ -188,7 +193,8 @@ fn csv_and_json_have_the_same_names() {
     let outcome = sample::postmark();
     let json = serde_json::to_value(report::json(&outcome)).unwrap();
     let fields: Vec<&str> = json.as_object().unwrap().keys().map(String::as_str).collect();
-    assert_eq!(fields, ["experiment", "parameters", "rows", "scale", "seed", "version"]);
+    let all = ["command", "commit", "experiment", "parameters", "rows", "scale", "seed", "seeds", "version"];
+    assert_eq!(fields, all);
     let csv = report::csv(&outcome);
     let mut reader = csv::Reader::from_reader(csv.as_bytes());
     let names = reader.headers().unwrap().clone();

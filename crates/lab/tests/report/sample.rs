@@ -21,7 +21,7 @@ fn owned(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
 
 fn row(system: &str, dimensions: &[(&str, &str)], metric: &str, value: f64, unit: &str, paper: Option<f64>) -> Row {
     let (system, metric, unit) = (system.to_owned(), metric.to_owned(), unit.to_owned());
-    Row { system, dimensions: owned(dimensions), metric, value, unit, paper }
+    Row { system, dimensions: owned(dimensions), metric, value, unit, paper, interval: None }
 }
 
 fn chart(title: &str, form: ChartForm, metric: &str, only: &[(&str, &str)], along: &str) -> Chart {
