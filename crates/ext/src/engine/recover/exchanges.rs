@@ -16,6 +16,8 @@
 //! No caller sees or changes a name before all of them have ended, and whatever changes then reaches the disk after the
 //! temporary names are gone from it. So a crash meanwhile leaves rows of the same table.
 
+use std::sync::Arc;
+
 use moafs_runtime::leaf::atomic::Ordering;
 use moafs_vfs::Result;
 use moafs_vfs::types::{Cookie, FileKind, Name};
@@ -27,7 +29,6 @@ use crate::engine::volume::Ext;
 use crate::format::InodeNo;
 use crate::format::exchange::{Exchange, NameAt};
 use crate::meta::Level;
-use std::sync::Arc;
 
 /// A temporary name, and the exchange that it tells of.
 type Interrupted = (Vec<u8>, Exchange);
