@@ -14,6 +14,7 @@ use moafs_ext::Ext;
 use moafs_f2fs::F2fs;
 use moafs_mount::MoreCounters;
 use moafs_mount::busy;
+use moafs_mount::medium::Medium;
 use moafs_mount::options::{FormatOption, HostCache, OptionError};
 use moafs_runtime::{Live, Rt};
 use moafs_vfs::{Format, Options, Vfs};
@@ -151,7 +152,7 @@ pub(crate) fn open_volume(
     let image = image.to_owned();
     Ok(match name {
         FormatName::Ext => {
-            let format = Ext::open(disk.clone(), rt.clone(), ext_options(&options, &given)?).map_err(fail)?;
+            let format = Ext::open(disk.clone(), rt.clone(), ext_options(&image, &options, &given)?).map_err(fail)?;
             AnyVolume::Ext(Volume { vfs: Vfs::new(format, disk.clone(), rt, options), disk, trace, latency, image })
         }
         FormatName::F2fs => {
@@ -161,13 +162,22 @@ pub(crate) fn open_volume(
     })
 }
 
-fn ext_options(options: &Options, given: &[&FormatOption]) -> Result<moafs_ext::OpenOptions, OptionError> {
+fn ext_options(
+    image: &Path,
+    options: &Options,
+    given: &[&FormatOption],
+) -> Result<moafs_ext::OpenOptions, OptionError> {
     let Options { read_only, transfer_bytes_max, .. } = *options;
     let mut ext = moafs_ext::OpenOptions { read_only, transfer_bytes_max, ..Default::default() };
+    let (file_name, _) = partition::split(image);
+    ext.log_small_writes = Medium::of(&file_name) == Medium::Head;
     for option in given {
         match option.name {
             "place" => ext.place = option.parse()?,
             "dirs" => ext.directories = Some(option.parse()?),
+            "log_small_writes" => {
+                ext.log_small_writes = option.on_off_or_auto()?.unwrap_or(ext.log_small_writes);
+            }
             other => unreachable!("{other} is no option of ext volumes"),
         }
     }

@@ -161,8 +161,10 @@ impl Kind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
 pub enum Cause {
-    /// A caller waits for it: a read miss, fsync, sync.
+    /// A caller waits for it: a read miss, sync.
     Demand,
+    /// A caller waits for one file's data to be durable.
+    Fsync,
     /// Reading ahead of a sequential reader.
     ReadAhead,
     /// A dirty block is written to free cache space for others.
@@ -179,8 +181,16 @@ pub enum Cause {
 
 impl Cause {
     /// Every cause, in order: `ALL[k as usize] == k`.
-    pub const ALL: [Cause; 7] =
-        [Cause::Demand, Cause::ReadAhead, Cause::Evict, Cause::Age, Cause::Order, Cause::Move, Cause::Volume];
+    pub const ALL: [Cause; 8] = [
+        Cause::Demand,
+        Cause::Fsync,
+        Cause::ReadAhead,
+        Cause::Evict,
+        Cause::Age,
+        Cause::Order,
+        Cause::Move,
+        Cause::Volume,
+    ];
 }
 
 /// A request's contents, owner and reason.

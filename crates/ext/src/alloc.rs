@@ -703,7 +703,11 @@ impl Alloc {
 
     fn free_in_transaction(&self, freed: Freed) -> Result<()> {
         let waits = match freed {
-            Freed::Data { start, len } => self.show_as_free(start, len)?,
+            Freed::Data { start, len } => {
+                // A replay would write contents that are in the log over the block's next ones.
+                let is_logged = self.meta.forget_data(start..start + u64::from(len));
+                self.show_as_free(start, len)? || is_logged
+            }
             Freed::Meta { block } => self.show_as_free(block, 1)?,
             // The slot's contents are in the same transaction: the number may be given out again at once.
             Freed::Inode { .. } => false,

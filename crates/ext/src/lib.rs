@@ -47,6 +47,7 @@
 //! | `block_set` | sets of blocks, as ranges |
 //! | [`place`] | the policies: where data and metadata are placed |
 //! | `head` | the superblock and the descriptors, read and written as they are |
+//! | `data_disk` | the disk that reads and writes contents of files, with the log in front of it |
 //! | `write` | writing several blocks at once |
 //! | [`health`] | the first reason why a volume takes no more changes |
 
@@ -55,6 +56,7 @@
 pub mod alloc;
 mod block_set;
 pub mod check;
+mod data_disk;
 pub mod engine;
 pub mod format;
 mod head;

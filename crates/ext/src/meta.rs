@@ -39,11 +39,13 @@
 //! | `seal` | checksums of whole blocks |
 //! | `rounds` | the order without a journal |
 //! | `transaction` | the order with a journal |
+//! | `logged_data` | contents of files in transactions |
 
 mod block;
 mod cache;
 mod device;
 mod level;
+mod logged_data;
 mod rounds;
 mod seal;
 mod transaction;
@@ -52,7 +54,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use moafs_disk::{Buf, Kind, SECTOR, SharedDisk};
+use moafs_disk::{Buf, Kind, Page, SECTOR, SharedDisk};
 use moafs_runtime::Rt;
 use moafs_runtime::leaf::Mutex;
 use moafs_vfs::{Error, Result, full_host};
@@ -102,7 +104,7 @@ impl Meta {
         log: Option<Log>,
     ) -> Meta {
         Meta {
-            transactions: log.map(|log| Transactions::new(&rt, log)),
+            transactions: log.map(|log| Transactions::new(&rt, log, block_size)),
             sweeping: moafs_runtime::lock::Mutex::new(Arc::clone(&rt), None),
             cache: Cache::new(Device { disk, rt, health, block_size, checksums }),
             order: Mutex::new(Order::new()),
@@ -144,6 +146,28 @@ impl Meta {
     /// while it changes anything, and no sweep may be waited for meanwhile.
     pub fn enter(&self, credits: u64) -> Option<Handle<'_>> {
         self.transactions.as_ref().map(|transactions| transactions.enter(credits))
+    }
+
+    /// Takes the new contents of a file's blocks from `start` on into the running transaction: all if they are `wanted`
+    /// and there is room, otherwise those of which older ones are in the log. Says which; `None` if none is.
+    pub fn log_data(&self, start: u64, pages: &[Page], wanted: bool) -> Option<Vec<bool>> {
+        self.transactions.as_ref()?.log_data(start, pages, wanted)
+    }
+
+    /// Returns the contents of files in the log for a range of blocks.
+    pub fn logged_data(&self, range: Range<u64>) -> Vec<(u64, Page)> {
+        self.transactions.as_ref().map_or_else(Vec::new, |transactions| transactions.logged_data(range))
+    }
+
+    /// Returns the level at which all contents of files that were given to the log are durable.
+    pub fn data_level(&self) -> Level {
+        self.transactions.as_ref().map_or(Level::NONE, Transactions::data_level)
+    }
+
+    /// Forgets contents in the log of a file's blocks that are being freed. Returns true if the log has a copy of one:
+    /// the blocks must then wait as [`Self::free_after`] lets them.
+    pub fn forget_data(&self, freed: Range<u64>) -> bool {
+        self.transactions.as_ref().is_some_and(|transactions| transactions.forget_data(freed))
     }
 
     /// Makes a new version of a record. It reaches the disk only after `needs`: the level and the

@@ -362,7 +362,8 @@ impl F2fs {
             WritebackReason::Evict(..) => Cause::Evict,
             WritebackReason::Age(_) => Cause::Age,
             WritebackReason::Move(_) => Cause::Move,
-            WritebackReason::Sync(_) | WritebackReason::Drain(_) => Cause::Demand,
+            WritebackReason::Sync(_) => Cause::Fsync,
+            WritebackReason::Drain(_) => Cause::Demand,
         };
         let tag = Tag::new(Kind::Data, file.ino.0.into(), cause);
         let log = self.log_of(file, range);

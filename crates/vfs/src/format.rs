@@ -362,8 +362,8 @@ pub trait Format: Send + Sync + 'static {
     fn resident(&self, _file: &Self::Node, _at: Lbn) -> Result<Option<Vec<u8>>> {
         Ok(None)
     }
-    /// Returns the disk that contents of files are read from and written to: the volume's, unless the format has to
-    /// show a journal's newer contents in the places of the older ones.
+    /// Returns the disk that contents of files are read from and written to: the volume's, unless the format has
+    /// newer contents in a journal.
     fn contents_disk(&self, volume: SharedDisk) -> SharedDisk {
         volume
     }

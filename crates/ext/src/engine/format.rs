@@ -20,6 +20,7 @@ use super::volume::Ext;
 use super::{extents, xattr};
 use crate::alloc::no_space;
 use crate::alloc::swaparea::SwapRoom;
+use crate::data_disk::DataDisk;
 use crate::format::superblock::State;
 use crate::format::{GroupNo, InodeNo, Place, Structure, inode};
 use crate::health::damaged;
@@ -131,7 +132,13 @@ impl Format for Ext {
     }
 
     fn contents_disk(&self, volume: SharedDisk) -> SharedDisk {
-        if self.replayed { Arc::clone(&self.disk) } else { volume }
+        if self.replayed {
+            Arc::clone(&self.disk)
+        } else if self.logs_small_writes {
+            Arc::new(DataDisk::new(volume, Arc::clone(&self.meta), self.geo.block_bytes()))
+        } else {
+            volume
+        }
     }
 
     fn neighbours(&self, file: &Self::Node, around: BlockRun, reach: u32) -> Vec<Neighbour> {
@@ -262,7 +269,7 @@ impl Format for Ext {
     fn sync_inode(&self, node: &Self::Node, upto: CommitPoint, data: Epoch, how: SyncScope) -> Result<()> {
         self.health.check()?;
         let maps = Level(self.maps_level.load(Ordering::Relaxed));
-        let mut target = Level(upto.0).max(self.slot_pending(node)?).max(maps);
+        let mut target = Level(upto.0).max(self.slot_pending(node)?).max(maps).max(self.meta.data_level());
         if how == SyncScope::Full {
             let names = if node.kind == FileKind::Directory { &self.entries_level } else { &self.names_level };
             target = target.max(Level(names.load(Ordering::Relaxed)));

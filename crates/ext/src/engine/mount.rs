@@ -46,11 +46,20 @@ pub struct OpenOptions {
     pub place: Policy,
     /// The rule for the groups of new directories; `None`: the policy's own.
     pub directories: Option<Directories>,
+    /// With a journal: true if small writes that an fsync waits for go into it, and to their places later. That saves
+    /// moves of a disk's head; without a head it costs more than it saves.
+    pub log_small_writes: bool,
 }
 
 impl Default for OpenOptions {
     fn default() -> Self {
-        OpenOptions { read_only: false, transfer_bytes_max: 1 << 20, place: Policy::default(), directories: None }
+        OpenOptions {
+            read_only: false,
+            transfer_bytes_max: 1 << 20,
+            place: Policy::default(),
+            directories: None,
+            log_small_writes: false,
+        }
     }
 }
 
@@ -174,6 +183,7 @@ impl Ext {
         log: Option<journal::Log>,
     ) -> Ext {
         let health = Arc::new(Health::default());
+        let has_journal = log.is_some();
         let (shared, clock, watched) = (Arc::clone(&disk), Arc::clone(&rt), Arc::clone(&health));
         let meta = Arc::new(Meta::new(shared, clock, watched, geo.block_bytes(), geo.checksums, log));
         let mut shape = shape_of(&superblock, &geo, options.place, read_only);
@@ -211,6 +221,7 @@ impl Ext {
             maps_level: AtomicU64::new(0),
             data_epoch: AtomicU64::new(0),
             replayed: false,
+            logs_small_writes: options.log_small_writes && has_journal,
             orphans: lock::Mutex::new(Arc::clone(&rt), Vec::new()),
             recovery: Recovery::new(&rt, &geo, directories, writable && !clean),
             disk,

@@ -57,6 +57,8 @@ pub struct Ext {
     pub(super) data_epoch: AtomicU64,
     /// True if the volume is read through its journal.
     pub(super) replayed: bool,
+    /// True if small writes that an fsync waits for go through the log.
+    pub(super) logs_small_writes: bool,
     /// The orphan list of a volume with a journal; its head on the disk is the last element.
     pub(super) orphans: lock::Mutex<Vec<Arc<Incore>>>,
     /// The marks of names in inodes that are being renamed.

@@ -5,7 +5,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 
 use moafs_disk::probe::fault::{EVERYWHERE, Fault, Harm, Rule, Victims, When};
-use moafs_disk::{Buf, Cause, Disk, DiskExt, Kind, Lba, MemDisk, Op, Request, SECTOR, SharedDisk, Tag, Ticket};
+use moafs_disk::{
+    Buf, Cause, Disk, DiskExt, Kind, Lba, MemDisk, Op, ReadPart, Request, SECTOR, SharedDisk, Tag, Ticket,
+};
 use moafs_runtime::{Live, Rt};
 
 use super::{Freed, Level, Meta, Needs, WAITING_BYTES_MAX};
@@ -14,6 +16,8 @@ use crate::head::{geometry_of, read_superblock};
 use crate::health::Health;
 use crate::journal::{Journal, Log};
 use crate::judge;
+
+mod logged_data;
 
 const BLOCK: usize = 4096;
 

@@ -19,10 +19,14 @@
 //! log, the transaction that frees it revokes it, since a replay would otherwise write the copy over the block's next
 //! contents. Nothing that a transaction frees is handed out before the transaction is durable.
 //!
+//! Contents of files may be in a transaction as well, block by block ([`super::logged_data`]): they are logged, written
+//! home and revoked as metadata are.
+//!
 //! A level ([`super::Level`]) is a transaction's number here: the running one has the next number after the last
 //! committed one.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 use moafs_disk::{Cause, Epoch, Kind, Op, Page, Request, Tag};
@@ -35,6 +39,7 @@ use moafs_vfs::{Error, Result};
 use super::block::Block;
 use super::cache::Cache;
 use super::level::{Freed, Level, Sweeper};
+use super::logged_data::LoggedData;
 use super::seal;
 use crate::format::BlockNo;
 use crate::journal::Log;
@@ -46,6 +51,10 @@ const TRANSACTION_SHARE: u64 = 2;
 const LOG_SHARE: u32 = 2;
 /// The most bytes of blocks in memory that were committed and not written home.
 const HOMELESS_BYTES_MAX: usize = 16 << 20;
+/// The share of the log, one part in so many, that contents of files may take: it comes on top of a transaction's.
+const DATA_SHARE: u32 = 8;
+/// The most bytes of contents of files in the log.
+const DATA_BYTES_MAX: usize = 8 << 20;
 
 /// The transactions of one volume.
 pub(super) struct Transactions {
@@ -76,6 +85,8 @@ struct Running {
     durable: Level,
     /// Blocks with a copy in the part of the log that may be replayed.
     logged: BTreeSet<u64>,
+    /// Contents of files that are in this transaction, or in one before, and not in their own places.
+    contents: LoggedData,
 }
 
 /// The log, the transaction that it is to take next, and the blocks of those before that are not in their own places.
@@ -86,18 +97,19 @@ struct Committed {
     homeless: BTreeMap<u64, Homeless>,
 }
 
-/// A committed block that is not in its own place yet. The reference keeps the block in memory.
+/// A committed block that is not in its own place yet. The reference keeps a block of metadata in memory.
 struct Homeless {
     kind: Kind,
     image: Page,
-    _block: Arc<Block>,
+    _block: Option<Arc<Block>>,
 }
 
 /// A transaction whose images were taken.
 struct Closed {
     number: Level,
-    /// The blocks of the images. The disk has older contents: they stay in memory.
+    /// The blocks of metadata among the images. The disk has older contents: they stay in memory.
     blocks: BTreeMap<u64, Arc<Block>>,
+    /// Images of these blocks, in their order, and behind them contents of files.
     images: Vec<(BlockNo, Page)>,
     revoked: Vec<BlockNo>,
     freed: Vec<Freed>,
@@ -119,7 +131,8 @@ impl Drop for Handle<'_> {
 }
 
 impl Transactions {
-    pub(super) fn new(rt: &Rt, log: Log) -> Transactions {
+    pub(super) fn new(rt: &Rt, log: Log, block_size: usize) -> Transactions {
+        let contents_max = data_blocks_max(log.capacity(), block_size);
         Transactions {
             gate: RwLock::new(Arc::clone(rt), ()),
             running: Mutex::new(Running {
@@ -130,6 +143,7 @@ impl Transactions {
                 data: None,
                 durable: Level::NONE,
                 logged: BTreeSet::new(),
+                contents: LoggedData::new(contents_max),
             }),
             credits: AtomicU64::new(0),
             changers: AtomicU64::new(0),
@@ -174,6 +188,34 @@ impl Transactions {
         if running.logged.contains(&block.no) {
             running.revoked.insert(block.no);
         }
+    }
+
+    /// Takes the new contents of a file's blocks from `start` on into the running transaction: all if they are `wanted`
+    /// and there is room, otherwise those of which older ones are in the log. Says which; `None` if none is.
+    pub(super) fn log_data(&self, start: u64, pages: &[Page], wanted: bool) -> Option<Vec<bool>> {
+        let mut running = self.running.lock();
+        let level = running.number;
+        running.contents.take(start, pages, wanted, level)
+    }
+
+    /// Returns the contents of files in the log for a range of blocks.
+    pub(super) fn logged_data(&self, range: Range<u64>) -> Vec<(u64, Page)> {
+        self.running.lock().contents.contents(range)
+    }
+
+    /// Returns the number of the newest transaction with contents of files.
+    pub(super) fn data_level(&self) -> Level {
+        self.running.lock().contents.newest()
+    }
+
+    /// Forgets the contents of blocks that are being freed, and revokes their copies in the log. Returns true if there
+    /// are copies: the blocks must then not be handed out before the running transaction is durable.
+    pub(super) fn forget_data(&self, freed: Range<u64>) -> bool {
+        let mut running = self.running.lock();
+        running.contents.forget(freed.clone());
+        let copies: Vec<u64> = running.logged.range(freed).copied().collect();
+        running.revoked.extend(&copies);
+        !copies.is_empty()
     }
 
     /// Registers what the running transaction frees. Returns its number.
@@ -222,13 +264,20 @@ impl Transactions {
         for block in &closed.revoked {
             committed.homeless.remove(&block.0);
         }
-        for ((_, block), (no, image)) in closed.blocks.into_iter().zip(closed.images) {
-            committed.homeless.insert(no.0, Homeless { kind: block.kind, image, _block: block });
+        let mut blocks = closed.blocks.into_values();
+        for (no, image) in closed.images {
+            let block = blocks.next();
+            let kind = block.as_ref().map_or(Kind::Data, |block| block.kind);
+            committed.homeless.insert(no.0, Homeless { kind, image, _block: block });
         }
         self.count_images(cache, committed);
-        self.running.lock().durable = closed.number;
+        let is_crowded = {
+            let mut running = self.running.lock();
+            running.durable = closed.number;
+            running.contents.is_crowded()
+        };
         sweeper.freed(closed.freed)?;
-        let is_crowded = committed.log.room() < committed.log.capacity() / LOG_SHARE;
+        let is_crowded = is_crowded || committed.log.room() < committed.log.capacity() / LOG_SHARE;
         if is_crowded || committed.homeless.len() * cache.device.block_size > HOMELESS_BYTES_MAX {
             let settled = self.settle_all(cache, committed);
             // The transaction is durable all the same. A later one that finds no room in the log tries again.
@@ -248,7 +297,7 @@ impl Transactions {
         let images =
             blocks.values().map(|block| seal::image_of(&cache.device.checksums, block)).collect::<Result<Vec<_>>>();
         let mut running = self.running.lock();
-        let images = match images {
+        let mut images = match images {
             Ok(images) => images,
             Err(error) => {
                 // The disk has older contents: they stay in memory.
@@ -258,6 +307,8 @@ impl Transactions {
         };
         let number = running.number;
         running.number = Level(number.0 + 1);
+        images.extend(running.contents.images_of(number));
+        debug_assert!(are_distinct(&images), "a block is in transaction {} twice", number.0);
         running.logged.extend(images.iter().map(|(no, _)| no.0));
         Ok(Closed {
             number,
@@ -307,7 +358,11 @@ impl Transactions {
         committed.homeless.clear();
         self.count_images(cache, committed);
         let coming = committed.unfinished.iter().flat_map(|closed| &closed.images);
-        self.running.lock().logged = coming.map(|(no, _)| no.0).collect();
+        let mut running = self.running.lock();
+        running.logged = coming.map(|(no, _)| no.0).collect();
+        let durable = running.durable;
+        running.contents.written_home(durable);
+        drop(running);
         cache.note_written();
         Ok(())
     }
@@ -349,8 +404,18 @@ impl Committed {
 
 impl Running {
     fn is_empty(&self) -> bool {
-        self.blocks.is_empty() && self.freed.is_empty() && self.revoked.is_empty()
+        let has_data = self.contents.newest() == self.number;
+        self.blocks.is_empty() && self.freed.is_empty() && self.revoked.is_empty() && !has_data
     }
+}
+
+/// Returns the most blocks of contents of files that a log of `capacity` blocks has at a time.
+pub(super) fn data_blocks_max(capacity: u32, block_size: usize) -> usize {
+    ((capacity / DATA_SHARE) as usize).min(DATA_BYTES_MAX / block_size)
+}
+
+fn are_distinct(images: &[(BlockNo, Page)]) -> bool {
+    images.iter().map(|(no, _)| no.0).collect::<BTreeSet<_>>().len() == images.len()
 }
 
 /// Returns the requests that write blocks home: neighbours in one.

@@ -345,7 +345,8 @@ pub(super) fn tag(reason: WritebackReason, ino: Ino) -> Tag {
     let cause = match reason {
         WritebackReason::Evict(..) => Cause::Evict,
         WritebackReason::Age(_) => Cause::Age,
-        WritebackReason::Sync(_) | WritebackReason::Drain(_) => Cause::Demand,
+        WritebackReason::Sync(_) => Cause::Fsync,
+        WritebackReason::Drain(_) => Cause::Demand,
         WritebackReason::Move(_) => Cause::Move,
     };
     Tag::new(Kind::Data, ino.0, cause)

@@ -31,13 +31,15 @@ pub struct Ext;
 #[derive(Debug, Clone, Copy)]
 pub struct ExtMounter {
     place: Policy,
+    log_small_writes: bool,
 }
 
 impl Mounter for ExtMounter {
     type Format = moafs_ext::Ext;
 
     fn mount_on(&self, disk: SharedDisk, rt: Rt, options: Options) -> Result<Vfs<moafs_ext::Ext>> {
-        let open = OpenOptions { read_only: options.read_only, place: self.place, ..OpenOptions::default() };
+        let ExtMounter { place, log_small_writes } = *self;
+        let open = OpenOptions { read_only: options.read_only, place, log_small_writes, ..OpenOptions::default() };
         let format = moafs_ext::Ext::open(disk.clone(), rt.clone(), open)?;
         Ok(Vfs::new(format, disk, rt, options))
     }
@@ -100,13 +102,14 @@ impl Family for Ext {
         image::ext::make(geometry)
     }
 
-    /// Draws the policy of a seed: the default for even ones, the others by turns for odd ones.
+    /// Draws the policy of a seed: the default for even ones, the others by turns for odd ones. Two of three log small
+    /// writes, if they have a journal.
     fn mounter(seed: u64) -> ExtMounter {
         let default = Policy::default();
         let mut others = Policy::ALL.into_iter().rev().filter(|policy| *policy != default);
         let turn = (seed % Self::POLICIES / 2) as usize;
         let place = if seed.is_multiple_of(2) { default } else { others.nth(turn).unwrap_or(default) };
-        ExtMounter { place }
+        ExtMounter { place, log_small_writes: !seed.is_multiple_of(3) }
     }
 
     /// Returns false for revision 0 and volumes made without the attribute feature.
