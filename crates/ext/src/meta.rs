@@ -39,11 +39,13 @@
 //! | `seal` | checksums of whole blocks |
 //! | `rounds` | the order without a journal |
 //! | `transaction` | the order with a journal |
+//! | `group_commit` | one commit for callers that come at about the same time |
 //! | `logged_data` | contents of files in transactions |
 
 mod block;
 mod cache;
 mod device;
+mod group_commit;
 mod level;
 mod logged_data;
 mod rounds;

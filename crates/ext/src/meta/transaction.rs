@@ -38,6 +38,7 @@ use moafs_vfs::{Error, Result};
 
 use super::block::Block;
 use super::cache::Cache;
+use super::group_commit::GroupCommit;
 use super::level::{Freed, Level, Sweeper};
 use super::logged_data::LoggedData;
 use super::seal;
@@ -68,6 +69,7 @@ pub(super) struct Transactions {
     /// Blocks that one transaction may change before it is committed.
     blocks_max: u64,
     image_bytes: AtomicU64,
+    group: GroupCommit,
     /// Held by the task that commits, or writes blocks home.
     log: lock::Mutex<Committed>,
 }
@@ -148,6 +150,7 @@ impl Transactions {
             credits: AtomicU64::new(0),
             changers: AtomicU64::new(0),
             image_bytes: AtomicU64::new(0),
+            group: GroupCommit::default(),
             blocks_max: u64::from(log.capacity()) / TRANSACTION_SHARE,
             log: lock::Mutex::new(Arc::clone(rt), Committed { log, unfinished: None, homeless: BTreeMap::new() }),
         }
@@ -244,7 +247,11 @@ impl Transactions {
 
     /// Commits until `target` is durable. Concurrent callers share the work.
     pub(super) fn commit(&self, cache: &Cache, target: Level, sweeper: &mut dyn Sweeper) -> Result<()> {
+        let _caller = self.is_pending(target).then(|| self.group.enter(&cache.device.rt));
         let mut committed = self.log.lock();
+        if self.is_pending(target) {
+            self.group.wait_for_others(&cache.device.rt);
+        }
         while self.is_pending(target) {
             cache.device.health.check()?;
             let done = self.commit_next(cache, &mut committed, sweeper);
@@ -255,11 +262,13 @@ impl Transactions {
 
     /// Commits the unfinished transaction; without one, closes the running transaction and commits that.
     fn commit_next(&self, cache: &Cache, committed: &mut Committed, sweeper: &mut dyn Sweeper) -> Result<()> {
+        let begun = self.group.begin(&cache.device.rt);
         if committed.unfinished.is_none() {
             committed.unfinished = Some(self.close(cache, sweeper)?);
             self.count_images(cache, committed);
         }
         self.write(cache, committed)?;
+        self.group.end(&begun, &cache.device.rt);
         let Some(closed) = committed.unfinished.take() else { return Ok(()) };
         for block in &closed.revoked {
             committed.homeless.remove(&block.0);

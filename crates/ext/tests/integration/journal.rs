@@ -3,13 +3,14 @@
 
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
 
 use moafs_disk::mem::MemDisk;
 use moafs_disk::probe::trace::{Record, Trace, TraceVerb};
 use moafs_disk::{Disk, DiskError, Done, Epoch, Kind, SharedDisk, Ticket};
 use moafs_ext::{Ext, OpenOptions};
 use moafs_runtime::virt::Virtual;
-use moafs_runtime::{Live, Rt};
+use moafs_runtime::{Live, Rt, sleep_until};
 use moafs_vfs::api::{NewFile, Options};
 use moafs_vfs::types::{FileKind, Ino, Name};
 use moafs_vfs::{Credentials, Vfs};
@@ -103,11 +104,13 @@ impl Disk for Slow {
     moafs_disk::forward_to!(below: limits, submit, epoch, durable);
 
     fn wait(&self, ticket: Ticket) -> Vec<Done> {
-        self.rt.compute(100_000);
+        sleep_until(&*self.rt, self.rt.now() + Duration::from_micros(100));
         self.below.wait(ticket)
     }
     fn make_durable(&self, upto: Epoch) -> Result<(), DiskError> {
-        self.rt.compute(1_000_000);
+        if self.below.durable().is_none_or(|durable| durable < upto) {
+            sleep_until(&*self.rt, self.rt.now() + Duration::from_millis(1));
+        }
         self.below.make_durable(upto)
     }
 }
@@ -137,6 +140,49 @@ fn callers_that_wait_for_a_commit_share_it() {
     // One commit for the first caller, one for those that came meanwhile.
     assert!(flushes <= 6, "{flushes} flushes for {CALLERS} callers");
     assert_eq!(complaints(&disk), "");
+}
+
+/// Lets clients create and fsync files one after the other. Returns the number of flushes, and the time of a file.
+fn fsync_by(clients: usize) -> Option<(usize, Duration)> {
+    const FILES: usize = 20;
+    let disk = make()?;
+    let virt = Virtual::new(None);
+    let rt: Rt = virt.rt();
+    let slow = Slow { below: disk.clone(), rt: rt.clone() };
+    let trace = Arc::new(Trace::new(Arc::new(slow), rt.clone()));
+    let work = || {
+        let vfs = open_on(trace.clone(), rt.clone());
+        trace.record(10_000);
+        let began = rt.now();
+        let client = |number: usize| {
+            let (vfs, rt) = (vfs.clone(), rt.clone());
+            move || {
+                // In the middle of the other's commit.
+                sleep_until(&*rt, rt.now() + Duration::from_millis(number as u64));
+                for file in 0..FILES {
+                    let file = create(&vfs, &format!("{number}-{file}"), b"contents");
+                    vfs.fsync(file, false).expect("the disk works");
+                    sleep_until(&*rt, rt.now() + Duration::from_micros(100));
+                }
+            }
+        };
+        let spawned: Vec<_> = (0..clients).map(|number| rt.spawn("client", Box::new(client(number)))).collect();
+        spawned.into_iter().for_each(|client| client.join(&*rt));
+        let took = rt.now() - began;
+        let records = trace.take();
+        vfs.close().expect("the disk works");
+        let flushes = records.iter().filter(|record| record.verb == TraceVerb::Flush).count();
+        (flushes, took / FILES as u32)
+    };
+    Some(virt.run(work))
+}
+
+#[test]
+fn clients_that_take_turns_share_commits_and_a_lone_one_does_not_wait() {
+    let Some((flushes, alone)) = fsync_by(1) else { return };
+    let Some((shared, together)) = fsync_by(2) else { return };
+    assert!(shared <= flushes + flushes / 4, "{shared} flushes for two clients, {flushes} for one");
+    assert!(together < alone * 5 / 4, "{together:?} for a file of each of two clients, {alone:?} for one alone");
 }
 
 #[test]
