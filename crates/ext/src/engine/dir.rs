@@ -27,7 +27,7 @@ use crate::format::fnv::hash_of;
 use crate::format::inode::InodeFlags;
 use crate::format::{BlockNo, Damage, InodeNo, Place, Sealed, Structure, htree, inline};
 use crate::health::damaged;
-use crate::meta::{Block, Level, Use};
+use crate::meta::{Block, Freed, Level, Use};
 
 /// Allocates a block for a directory or its map.
 pub(super) type MetaBlock<'a> = dyn FnMut() -> Result<(u64, Level)> + 'a;
@@ -437,20 +437,33 @@ impl Ext {
         let (no, bits) = meta_block()?;
         let mut image = Buf::zeroed(self.geo.block_bytes());
         codec::format_empty(&mut image, self.form);
-        let (block, fresh) = self.fresh(no, Kind::Directory, image)?;
-        block.holds(Sealed::Leaf(dir.owner()));
-        {
-            let mut state = dir.state.lock();
-            state.needs = state.needs.max(bits).max(fresh);
-        }
         let at = LbnRange { start: Lbn(lbn as u64), len: 1 };
-        self.set_pointers(dir, at, BlockRun { start: BlockAddr(no), len: 1 }, None, |_| meta_block())?;
+        let mapped = self.fresh(no, Kind::Directory, image).and_then(|(block, fresh)| {
+            block.holds(Sealed::Leaf(dir.owner()));
+            {
+                let mut state = dir.state.lock();
+                state.needs = state.needs.max(bits).max(fresh);
+            }
+            self.set_pointers(dir, at, BlockRun { start: BlockAddr(no), len: 1 }, None, |_| meta_block())
+        });
+        if let Err(error) = mapped {
+            self.give_back_unmapped(dir, at.start, no)?;
+            return Err(error);
+        }
         dir.state.lock().inode.size += u64::from(self.geo.block_size);
         let reached = self.store(dir)?;
         dir.state.lock().reached = reached;
         index.blocks.push(no);
         index.room.push(u8::MAX);
         Ok(lbn)
+    }
+
+    /// Frees a block that a directory was to get at `at`, unless its map leads there, or may do so.
+    fn give_back_unmapped(&self, dir: &Incore, at: Lbn, no: u64) -> Result<()> {
+        match self.map_run(dir, at, 1) {
+            Ok(Mapping::Hole { .. }) => self.alloc.free(Level::NONE, Freed::Meta { block: no }),
+            _ => Ok(()),
+        }
     }
 
     /// Returns the level at which a name is on the disk as it is now, in a directory that the root leads to.

@@ -8,6 +8,7 @@ use std::thread;
 use moafs_disk::mem::MemDisk;
 use moafs_disk::{Buf, Cause, Disk, DiskExt, Epoch, Kind, Lba, SharedDisk, Tag};
 use moafs_runtime::{Live, Timestamp};
+use moafs_vfs::Error;
 use moafs_vfs::format::{
     Admission, CommitPoint, CommitReason, Format, FormatOp, OpKind, Progress, SpaceClass, SpaceRequest, SyncScope,
     Target,
@@ -820,4 +821,36 @@ fn a_new_inode_keeps_what_is_stored_beside_it_before_its_own_slot_is_written() {
     assert_eq!(table.view(links), 1, "in the block that the maker has");
     assert_eq!(v.ext.table_block(&at).unwrap().view(links), 1, "in the cache");
     assert!(Arc::ptr_eq(&table, &v.ext.table_block(&at).unwrap()), "they are one");
+}
+
+#[test]
+fn a_directory_that_cannot_grow_gives_its_new_block_back() {
+    for features in [FeatureSet::EXT2, FeatureSet::EXT3] {
+        let volume = Volume::with(features, 1024, 64);
+        let dir = volume.create(&volume.root, "dir", FileKind::Directory, None);
+        let block = u64::from(volume.ext.geo.block_size);
+        let mut files = 0;
+        // The next block needs an indirect one.
+        while dir.inode().size < 12 * block {
+            files += 1;
+            volume.create(&dir, &format!("{files:0>200}"), FileKind::Regular, None);
+        }
+        let free = volume.ext.space().free_blocks;
+        {
+            let (mut op_room, mut room, mut calls) = (volume.admit(0), volume.admit(0), 0);
+            let op = volume.ext.begin(OpKind::Create, &mut op_room).unwrap();
+            let mut second_fails = || {
+                calls += 1;
+                if calls == 2 { Err(Error::Posix(libc::EIO)) } else { volume.ext.meta_block(GroupNo(0), &mut room) }
+            };
+            let mut index = dir.index.write();
+            let refused = volume.ext.grow(&dir, index.as_mut().expect("a name was added"), &mut second_fails);
+            assert_eq!(refused.unwrap_err().errno(), libc::EIO);
+            op.end();
+        }
+        volume.ext.commit(CommitReason::Sync).unwrap();
+        assert_eq!(volume.ext.space().free_blocks, free);
+        drop(dir);
+        volume.close();
+    }
 }
