@@ -22,6 +22,9 @@ pub(crate) fn words(image: &Path) -> String {
         };
         return format!("it is mounted on {target}; {way_out} `moafs umount {target}`");
     }
+    if let Some(target) = mount_table::mount_point_of(&file) {
+        return format!("it is mounted on {}; unmount it there first", output::path(&target));
+    }
     match process_of(&file) {
         Some((process, name)) => format!("{name} (process {process}) works on it; wait for that"),
         None => "another process works on it; wait for that".to_owned(),

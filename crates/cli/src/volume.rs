@@ -16,6 +16,7 @@ use moafs_mount::MoreCounters;
 use moafs_mount::busy;
 use moafs_mount::medium::Medium;
 use moafs_mount::options::{FormatOption, HostCache, OptionError};
+use moafs_mount::source::{Source, SourceError};
 use moafs_runtime::{Live, Rt};
 use moafs_vfs::{Format, Options, Vfs};
 
@@ -119,7 +120,14 @@ fn open_file(image: &Path, rt: &Rt, options: &FileOptions) -> Result<FileDisk> {
         opened => Ok(opened),
     };
     let opened = busy::wait(|_| busy::grace(image), tell, attempt);
-    Ok(opened.map_err(|_| CliError::Busy { image: image.to_owned(), holder: holder::words(image) })??)
+    let opened = opened.map_err(|_| CliError::Busy { image: image.to_owned(), holder: holder::words(image) })??;
+    if !options.read_only {
+        Source::of(image)?.check_unshared().map_err(|error| match error {
+            SourceError::Busy { by, .. } => CliError::Busy { image: image.to_owned(), holder: by },
+            other => other.into(),
+        })?;
+    }
+    Ok(opened)
 }
 
 /// Returns the options to open an image or device with, from these volume options.

@@ -46,6 +46,7 @@ pub mod options;
 mod pressure;
 mod process;
 pub mod remount;
+mod same_file;
 pub mod serve;
 pub mod size;
 pub mod source;

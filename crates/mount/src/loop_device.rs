@@ -2,9 +2,21 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::mem::MaybeUninit;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
+
+use crate::same_file::is_same_file;
+
+/// Bytes of the sectors that the kernel counts partitions in.
+const SECTOR: u64 = 512;
+
+const LOOP_GET_STATUS64: libc::c_ulong = 0x4c05;
 const LOOP_CONFIGURE: libc::c_ulong = 0x4c0a;
 const LOOP_CTL_GET_FREE: libc::c_ulong = 0x4c82;
 
@@ -139,7 +151,7 @@ fn set_read_only(device: &File, read_only: bool) -> io::Result<()> {
 
 fn ioctl(fd: RawFd, command: libc::c_ulong, argument: usize) -> io::Result<i32> {
     // SAFETY: the commands above take nothing, or a pointer to a `LoopConfig` or a number that the kernel only
-    // reads and that lives in the caller's frame.
+    // reads, or to a `LoopInfo` that it fills; all of them live in the caller's frame.
     let result = unsafe { libc::ioctl(fd, command as _, argument) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
@@ -159,11 +171,92 @@ pub fn detaches_itself(device: &Path) -> bool {
     std::fs::read_to_string(path).is_ok_and(|text| text.trim() == "1")
 }
 
-/// Returns the loop device that `image` (an absolute path) is attached to.
+/// Returns a loop device that `image` is attached to, by this name or another one.
 pub fn attached_to(image: &Path) -> Option<PathBuf> {
-    let devices = std::fs::read_dir("/sys/block").ok()?.flatten();
-    let mut paths = devices.map(|entry| Path::new("/dev").join(entry.file_name()));
-    paths.find(|device| backing_file(device).as_deref() == Some(image))
+    all_attached_to(image).next()
+}
+
+fn all_attached_to(image: &Path) -> impl Iterator<Item = PathBuf> + '_ {
+    let devices = std::fs::read_dir("/sys/block").into_iter().flatten().flatten();
+    devices.map(|entry| Path::new("/dev").join(entry.file_name())).filter(move |device| is_backed_by(device, image))
+}
+
+fn is_backed_by(device: &Path, image: &Path) -> bool {
+    let Some(backing) = backing_file(device) else { return false };
+    if backing.exists() { is_same_file(&backing, image) } else { has_inode_of(device, image) }
+}
+
+/// Returns true if a loop device has this file behind it. For one that was attached under a name that is gone.
+fn has_inode_of(device: &Path, image: &Path) -> bool {
+    let (Ok(device), Ok(image)) = (File::open(device), image.metadata()) else { return false };
+    let mut info = MaybeUninit::<LoopInfo>::zeroed();
+    if ioctl(device.as_raw_fd(), LOOP_GET_STATUS64, info.as_mut_ptr() as usize).is_err() {
+        return false;
+    }
+    // SAFETY: it consists of numbers, for which zeros are values as well.
+    let info = unsafe { info.assume_init() };
+    (info.device, info.inode) == (image.dev(), image.ino())
+}
+
+/// The part of an image that a device shows.
+struct Shown {
+    /// The whole loop device.
+    device: PathBuf,
+    image: PathBuf,
+    /// In bytes.
+    part: Range<u64>,
+}
+
+impl Shown {
+    /// Returns what a loop device, or a partition on one, shows; `None` for other devices.
+    fn by(device: &Path) -> Option<Shown> {
+        let device = device.canonicalize().ok()?;
+        let name = device.file_name()?.to_str()?.strip_prefix("loop")?;
+        let (number, partition) = name.split_once('p').map_or((name, None), |(number, _)| (number, Some(name)));
+        let whole = PathBuf::from(format!("/dev/loop{number}"));
+        let image = backing_file(&whole)?;
+        let sectors = |at: &str| -> Option<u64> {
+            std::fs::read_to_string(Path::new("/sys/class/block").join(at)).ok()?.trim().parse().ok()
+        };
+        let bytes_before = sectors(&format!("loop{number}/loop/offset"))?;
+        let start = partition.map_or(Some(0), |name| sectors(&format!("loop{name}/start")))? * SECTOR;
+        let len = sectors(&format!("loop{name}/size"))? * SECTOR;
+        let start = bytes_before.saturating_add(start);
+        Some(Shown { device: whole, image, part: start..start.saturating_add(len) })
+    }
+
+    fn overlaps(&self, other: &Shown) -> bool {
+        self.part.start < other.part.end && other.part.start < self.part.end
+    }
+
+    /// Returns another loop device in use that shows a part of the same.
+    fn rival(&self) -> Option<PathBuf> {
+        let is_rival = |device: &PathBuf| {
+            *device != self.device
+                && Shown::by(device).is_some_and(|other| self.overlaps(&other))
+                && OpenOptions::new()
+                    .read(true)
+                    .custom_flags(libc::O_EXCL)
+                    .open(device)
+                    .is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY))
+        };
+        all_attached_to(&self.image).find(is_rival)
+    }
+}
+
+/// Returns the image behind a loop device if something else uses it, and that in words: a program that has locked the
+/// image, or another loop device that is in use.
+pub fn other_use(device: &Path) -> Option<(PathBuf, String)> {
+    let shown = Shown::by(device)?;
+    let is_locked = File::open(&shown.image).is_ok_and(|image| {
+        rustix::fs::flock(image, FlockOperation::NonBlockingLockShared).is_err_and(|error| error == Errno::WOULDBLOCK)
+    });
+    if is_locked {
+        let words = format!("its image {} is in use", shown.image.display());
+        return Some((shown.image, words));
+    }
+    let rival = shown.rival()?;
+    Some((shown.image, format!("{}, which shows the same image, is in use", rival.display())))
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use crate::loop_device;
+use crate::same_file::is_same_file;
 
 /// A mount in the kernel's table.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -101,7 +102,7 @@ pub(crate) fn image_of(entry: &MountEntry) -> PathBuf {
 /// empty.
 pub fn mounts_of_image(image: &Path) -> Vec<MountEntry> {
     let mut entries = mounts().unwrap_or_default();
-    entries.retain(|entry| image_of(entry) == image || entry.source == image);
+    entries.retain(|entry| is_of(entry, image));
     entries
 }
 
@@ -111,10 +112,17 @@ pub fn is_mounted(image: &Path) -> bool {
 }
 
 /// Returns a mount point of an image or device (an absolute path), whatever driver has mounted it.
-pub(crate) fn mount_point_of(image: &Path) -> Option<PathBuf> {
+pub fn mount_point_of(image: &Path) -> Option<PathBuf> {
     // A table that cannot be read counts as empty.
     let entries = table(|_| true).unwrap_or_default();
-    entries.into_iter().find(|entry| image_of(entry) == image || entry.source == image).map(|entry| entry.target)
+    entries.into_iter().find(|entry| is_of(entry, image)).map(|entry| entry.target)
+}
+
+/// Returns true if a mount is of an image or device, itself or through a loop device, by any of its names.
+fn is_of(entry: &MountEntry, image: &Path) -> bool {
+    // Most sources are no paths.
+    entry.source.is_absolute() && (is_same_file(&entry.source, image) || is_same_file(&image_of(entry), image))
+        || entry.source == image
 }
 
 #[cfg(test)]

@@ -82,23 +82,38 @@ impl Source {
     /// [`SourceError::Busy`] when it is mounted or attached to a loop device.
     pub fn claim(&self) -> Result<Option<File>, SourceError> {
         let path = self.path();
-        let busy = |otherwise: String| {
-            let mounted = mount_table::mount_point_of(path).map(|target| format!("mounted on {}", target.display()));
-            SourceError::Busy { path: path.to_owned(), by: mounted.unwrap_or(otherwise) }
-        };
+        self.check_unshared()?;
+        if matches!(self, Source::Image(_)) {
+            return Ok(None);
+        }
+        let opened = OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(path);
+        opened.map(Some).map_err(|error| match error.raw_os_error() {
+            Some(libc::EBUSY) => self.busy(path, "claimed by the kernel".to_owned()),
+            _ => SourceError::Access { path: path.to_owned(), error },
+        })
+    }
+
+    /// Checks that nothing uses the same volume under another name, which neither the lock of an image nor the claim of
+    /// a device can see: the image through a loop device, or the image behind this one.
+    ///
+    /// # Errors
+    /// [`SourceError::Busy`] if something does.
+    pub fn check_unshared(&self) -> Result<(), SourceError> {
         match self {
-            Source::Image(_) => match still_attached(path) {
-                Some(device) => Err(busy(format!("attached to {}", device.display()))),
-                None => Ok(None),
-            },
-            Source::Device(_) => {
-                let opened = OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(path);
-                opened.map(Some).map_err(|error| match error.raw_os_error() {
-                    Some(libc::EBUSY) => busy("claimed by the kernel".to_owned()),
-                    _ => SourceError::Access { path: path.to_owned(), error },
-                })
+            Source::Image(path) => still_attached(path)
+                .map_or(Ok(()), |device| Err(self.busy(path, format!("attached to {}", device.display())))),
+            Source::Device(path) => {
+                let grace = |(image, _): &(PathBuf, String)| busy::grace(image);
+                let other_use = || loop_device::other_use(path).map_or(Ok(()), Err);
+                busy::wait(grace, || (), other_use).map_err(|(image, words)| self.busy(&image, words))
             }
         }
+    }
+
+    /// Returns the error that names the place where `used` is mounted, or says `otherwise`.
+    fn busy(&self, used: &Path, otherwise: String) -> SourceError {
+        let mounted = mount_table::mount_point_of(used).map(|target| format!("mounted on {}", target.display()));
+        SourceError::Busy { path: self.path().to_owned(), by: mounted.unwrap_or(otherwise) }
     }
 }
 
