@@ -94,7 +94,7 @@ pub(crate) fn open_disk(image: &Path, options: FileOptions) -> Result<Opened> {
 
 /// Opens a part of an image or device: file, counters, partition, elevator.
 pub(crate) fn open_part(image: &Path, options: FileOptions, part: &Part) -> Result<Opened> {
-    let rt = Live::new();
+    let rt = Live::serving(moafs_mount::caller_is_gone);
     let transfer_bytes_max = options.transfer_bytes_max;
     let (file_name, _) = partition::split(image);
     let file = open_file(&file_name, &rt, &options)?;

@@ -95,13 +95,13 @@ impl<F: FileSystem> Dispatcher<F> {
             pid: header.pid,
         };
         let opcode = Opcode::from_number(header.opcode);
-        let header_unique = header.unique;
+        let (header_unique, header_pid) = (header.unique, header.pid);
         let arg_len = opcode.map_or(0, |opcode| self.arg_len(opcode));
         let call = Call { fs: &*self.fs, ctx, exchange, arg_len };
         let Some(opcode) = opcode else {
             return call.reply_error(Errno::ENOSYS);
         };
-        let _watched = takes_long(opcode).then(|| self.interrupts.watch(header_unique));
+        let _watched = may_wait(opcode).then(|| self.interrupts.watch(header_unique, header_pid));
         match opcode {
             Opcode::Lookup => call.lookup(),
             Opcode::Forget => call.forget(),
@@ -158,9 +158,17 @@ impl<F: FileSystem> Dispatcher<F> {
     }
 }
 
-/// Returns true for operations that are worth giving up when their caller is killed.
-fn takes_long(opcode: Opcode) -> bool {
-    matches!(opcode, Opcode::Fallocate | Opcode::CopyFileRange | Opcode::CopyFileRange64)
+/// Returns true for operations that may wait: for space, the device or long work. They are worth giving up when their
+/// caller is killed.
+fn may_wait(opcode: Opcode) -> bool {
+    use Opcode::{
+        CopyFileRange, CopyFileRange64, Fallocate, Fsync, Fsyncdir, Ioctl, Link, Mkdir, Mknod, Removexattr, Rename,
+        Rename2, Rmdir, Setattr, Setxattr, Symlink, Syncfs, Unlink, Write,
+    };
+    matches!(
+        opcode,
+        Mknod | Mkdir | Symlink | Link | Unlink | Rmdir | Rename | Rename2 | Setattr | Setxattr | Removexattr
+    ) || matches!(opcode, Write | Fsync | Fsyncdir | Syncfs | Fallocate | CopyFileRange | CopyFileRange64 | Ioctl)
 }
 
 /// An exchange that has not been replied to or ended yet. Dropped in a panic, it replies `EIO`, so no client hangs.

@@ -290,6 +290,14 @@ fn may_change_class() -> bool {
     class_number(0) == libc::SCHED_OTHER.into() && set_class(0, Class::Idle) && set_class(0, Class::Own)
 }
 
+/// Gives the calling thread the ordinary class, if it has inherited `SCHED_IDLE` from the serving thread that started
+/// it.
+pub fn leave_idle_class() {
+    if class_number(0) == libc::SCHED_IDLE.into() {
+        set_class(0, Class::Own);
+    }
+}
+
 /// Changes the class of a thread (0: the calling one); its nice value stays. Returns false if that is refused.
 fn set_class(tid: libc::pid_t, class: Class) -> bool {
     let policy = match class {

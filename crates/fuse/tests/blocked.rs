@@ -57,7 +57,7 @@ impl Gated {
         let number = self.blocked.fetch_add(1, Ordering::Relaxed);
         File::create(self.signs.join(format!("blocked-{number}"))).expect("a sign");
         while !self.signs.join("open").exists() {
-            if moafs_fuse::interrupted() {
+            if moafs_fuse::interrupted_caller().is_some() {
                 File::create(self.signs.join(format!("interrupted-{number}"))).expect("a sign");
                 return Err(Errno::EINTR);
             }

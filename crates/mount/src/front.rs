@@ -29,6 +29,7 @@ use crate::ioctl::{self, Command, Trim};
 use crate::layout::{LAYOUT_NAME, Layout, LayoutMaker};
 use crate::log::Log;
 use crate::nodes::Nodes;
+use crate::outliving::Outliving;
 use crate::process;
 use crate::swap::{KernelSwap, SWAP_NAME, SWAPFILE_NAME};
 
@@ -64,6 +65,7 @@ pub struct Front<F: Format> {
     forgotten: Forgotten,
     /// Files that the kernel is to be told of.
     notices: Arc<Notices>,
+    syncs: Outliving,
     opens: Opens,
 }
 
@@ -113,6 +115,7 @@ impl<F: Format> Front<F> {
             notifier: OnceLock::new(),
             forgotten: Forgotten::default(),
             notices: Arc::default(),
+            syncs: Outliving::default(),
             opens: Opens::Unseen,
         }
     }
@@ -315,7 +318,7 @@ impl<F: Format> Front<F> {
         while at < end {
             // As on the kernel's file systems, only a caller that ends leaves the rest undone: programs do not expect
             // EINTR here.
-            if moafs_fuse::interrupted() && process::is_ending(ctx.pid) {
+            if process::caller_is_gone() {
                 return Err(Errno::EINTR);
             }
             let stop = end.min((at / STEP_BYTES + 1) * STEP_BYTES);
@@ -330,8 +333,8 @@ impl<F: Format> Front<F> {
         if ctx.uid != 0 {
             return Err(Errno::EPERM);
         }
-        let is_ending = || moafs_fuse::interrupted() && process::is_ending(ctx.pid);
-        let len = self.told(self.vfs.trim(trim.start..trim.start.saturating_add(trim.len), trim.min, &is_ending))?;
+        let range = trim.start..trim.start.saturating_add(trim.len);
+        let len = self.told(self.vfs.trim(range, trim.min, &process::caller_is_gone))?;
         Ok(Trim { len, ..trim })
     }
 
@@ -632,8 +635,9 @@ impl<F: Format> FileSystem for Front<F> {
         if Control::owns(ctx.node) {
             return Ok(());
         }
-        let (ino, caller) = (self.ino(ctx.node)?, || process::of_thread(ctx.pid));
-        self.told(self.vfs.fsync_for(ino, datasync, &caller))?;
+        let (ino, vfs, thread) = (self.ino(ctx.node)?, self.vfs.clone(), ctx.pid);
+        let sync = move || vfs.fsync_for(ino, datasync, &|| process::of_thread(thread));
+        self.told(self.syncs.run(self.vfs.dirty_bytes(), sync))?;
         self.sectors_may_have_changed(ctx, ino);
         Ok(())
     }
@@ -785,7 +789,8 @@ impl<F: Format> FileSystem for Front<F> {
     }
 
     fn syncfs(&self, _ctx: &ReqCtx) -> Result<()> {
-        self.told(self.vfs.sync())?;
+        let vfs = self.vfs.clone();
+        self.told(self.syncs.run(self.vfs.dirty_bytes(), move || vfs.sync()))?;
         // The caller may look at once how many blocks a file has.
         self.notices.wait_until_told();
         Ok(())

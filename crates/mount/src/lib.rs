@@ -18,6 +18,7 @@
 //! | [`remount`](mod@remount), `access_times` | other options for a mount: changing them, following them |
 //! | `attributes` | telling the kernel of files that hold other sectors than it was told |
 //! | `forgotten` | asking the kernel which removed files it no longer has |
+//! | `outliving` | syncs that go on when their caller was killed |
 //! | `ticking` | threads that do something again and again |
 //! | [`unmount`](mod@unmount), [`mount_table`], [`busy`] | unmounting by another process; the kernel's mounts; waiting for an image |
 //! | [`confine`](mod@confine) | dropping privileges that a daemon of root does not need |
@@ -43,6 +44,7 @@ pub mod medium;
 pub mod mount_table;
 mod nodes;
 pub mod options;
+mod outliving;
 mod pressure;
 mod process;
 pub mod remount;
@@ -58,6 +60,7 @@ pub mod unmount;
 pub use front::Front;
 pub use log::Log;
 pub use options::Settings;
+pub use process::caller_is_gone;
 pub use serve::{Mounting, ServeError, serve};
 pub use source::Source;
 pub use stats::MoreCounters;

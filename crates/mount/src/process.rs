@@ -21,6 +21,13 @@ pub(crate) fn of_thread(tid: u32) -> Process {
     Process { id, age: age(&stat, &uptime, rustix::param::clock_ticks_per_second()) }
 }
 
+/// Returns true if the program whose request the calling thread serves has been killed, as far as it can be seen from
+/// here.
+pub fn caller_is_gone() -> bool {
+    // Threads of another PID namespace have the number 0.
+    moafs_fuse::interrupted_caller().is_some_and(|thread| thread != 0 && is_ending(thread))
+}
+
 /// Returns true if a thread is about to end: it has been killed, or is gone. Signals that its program handles do not
 /// count.
 pub(crate) fn is_ending(tid: u32) -> bool {

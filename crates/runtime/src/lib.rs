@@ -92,6 +92,12 @@ pub trait Runtime: Send + Sync {
 
     /// Returns true if the clock is modelled: callers may then prefer determinism over parallelism.
     fn is_virtual(&self) -> bool;
+
+    /// Returns true if this task works for a program that has been killed meanwhile: nothing waits for the answer, and
+    /// what can be left undone should be.
+    fn caller_is_gone(&self) -> bool {
+        false
+    }
 }
 
 /// Sleeps until `until` by waiting for an event that is never signalled.

@@ -11,13 +11,20 @@ use crate::{Event, Rt, Runtime, Task, Ticket, Time, Timestamp, Woken};
 #[derive(Debug)]
 pub struct Live {
     start: Instant,
+    caller_is_gone: fn() -> bool,
 }
 
 impl Live {
     /// Returns a runtime whose monotonic clock starts now.
     #[expect(clippy::new_ret_no_self, reason = "runtimes are used shared and type-erased")]
     pub fn new() -> Rt {
-        Arc::new(Live { start: Instant::now() })
+        Live::serving(|| false)
+    }
+
+    /// Returns one that serves other programs. `caller_is_gone` tells whether the one that the calling thread works for
+    /// has been killed.
+    pub fn serving(caller_is_gone: fn() -> bool) -> Rt {
+        Arc::new(Live { start: Instant::now(), caller_is_gone })
     }
 }
 
@@ -66,6 +73,10 @@ impl Runtime for Live {
 
     fn is_virtual(&self) -> bool {
         false
+    }
+
+    fn caller_is_gone(&self) -> bool {
+        (self.caller_is_gone)()
     }
 }
 

@@ -206,6 +206,10 @@ impl<F: Format> Vfs<F> {
     pub fn fsync_for(&self, ino: Ino, data_only: bool, caller: &dyn Fn() -> Process) -> Result<()> {
         self.inner.fsync(ino, data_only, caller)
     }
+    /// Returns the bytes of file contents that are to be written back: a sync waits for most of them.
+    pub fn dirty_bytes(&self) -> usize {
+        self.inner.cache.dirty_bytes()
+    }
     /// Makes everything durable that was changed before the call (sync).
     pub fn sync(&self) -> Result<()> {
         self.inner.sync()

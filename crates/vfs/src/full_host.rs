@@ -8,13 +8,17 @@ use moafs_runtime::Rt;
 
 use crate::error::{Error, Result};
 
-/// The time for which a caller waits for room, and the pause before its second attempt; each further pause is twice as
-/// long.
+/// The time for which a caller waits for room.
 const WAIT: Duration = Duration::from_secs(25);
-const PAUSE: Duration = Duration::from_millis(100);
 
-/// Repeats an attempt for which the host has no room, for a while. The caller holds no lock that another attempt needs:
-/// each caller waits for its own time, whatever the number of callers.
+/// The pause before the second attempt; each further pause is twice as long, up to the longest: a caller goes on
+/// soon after there is room, and is gone soon after it was killed.
+const PAUSE: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_millis(400);
+
+/// Repeats an attempt for which the host has no room, for a while, unless the program that waits for it was killed.
+/// The caller holds no lock that another attempt needs: each caller waits for its own time, whatever the number of
+/// callers.
 ///
 /// # Errors
 /// Those of the last attempt.
@@ -23,10 +27,10 @@ pub fn wait_for_host<T>(rt: &Rt, mut attempt: impl FnMut() -> Result<T>) -> Resu
     let mut pause = PAUSE;
     loop {
         let done = attempt();
-        if !done.as_ref().is_err_and(Error::is_host_full) || rt.now() >= until {
+        if !done.as_ref().is_err_and(Error::is_host_full) || rt.now() >= until || rt.caller_is_gone() {
             return done;
         }
         moafs_runtime::sleep_until(&**rt, rt.now() + pause);
-        pause *= 2;
+        pause = (2 * pause).min(PAUSE_MAX);
     }
 }

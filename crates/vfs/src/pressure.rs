@@ -64,6 +64,7 @@ impl<F: Format> Pressure<F> {
         let mut last = self.last.lock();
         let mut waits = 0;
         for _ in 0..ROUNDS_MAX {
+            self.check_caller()?;
             let calm = self.calm();
             if let Some(admitted) = self.admit_at_once(need, class)? {
                 return Ok(admitted);

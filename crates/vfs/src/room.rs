@@ -46,6 +46,7 @@ impl<F: Format> WriteBack<F> {
         }
         let (mut fruitless, mut reaps) = (0, true);
         while self.cache.dirty_bytes() > 0 && self.cache.dirty_bytes() + bytes > max {
+            self.check_caller()?;
             let ticket = self.cache.room.ticket();
             self.tally.writer_waits.fetch_add(1, Ordering::Relaxed);
             if reaps && self.has_ripe() {

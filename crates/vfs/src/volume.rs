@@ -103,6 +103,11 @@ impl<F: Format> Volume<F> {
         Err(Error::ReadOnly { reason })
     }
 
+    /// Returns an error if the program that this call works for has been killed.
+    pub(crate) fn check_caller(&self) -> Result<()> {
+        if self.rt.caller_is_gone() { Err(Error::Posix(libc::EINTR)) } else { Ok(()) }
+    }
+
     pub(crate) fn block_bytes(&self) -> u64 {
         u64::from(self.shape.block_size)
     }

@@ -190,6 +190,7 @@ impl<F: Format> WriteBack<F> {
             if inode.pages.lock().is_settled_upto(goal) {
                 return Ok(());
             }
+            self.check_caller()?;
             if self.is_abandoned(inode) {
                 return Ok(());
             }
