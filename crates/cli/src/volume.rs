@@ -14,7 +14,6 @@ use moafs_ext::Ext;
 use moafs_f2fs::F2fs;
 use moafs_mount::MoreCounters;
 use moafs_mount::busy;
-use moafs_mount::medium::Medium;
 use moafs_mount::options::{FormatOption, HostCache, OptionError};
 use moafs_mount::source::{Source, SourceError};
 use moafs_runtime::{Live, Rt};
@@ -160,7 +159,7 @@ pub(crate) fn open_volume(
     let image = image.to_owned();
     Ok(match name {
         FormatName::Ext => {
-            let format = Ext::open(disk.clone(), rt.clone(), ext_options(&image, &options, &given)?).map_err(fail)?;
+            let format = Ext::open(disk.clone(), rt.clone(), ext_options(&options, &given)?).map_err(fail)?;
             AnyVolume::Ext(Volume { vfs: Vfs::new(format, disk.clone(), rt, options), disk, trace, latency, image })
         }
         FormatName::F2fs => {
@@ -170,22 +169,14 @@ pub(crate) fn open_volume(
     })
 }
 
-fn ext_options(
-    image: &Path,
-    options: &Options,
-    given: &[&FormatOption],
-) -> Result<moafs_ext::OpenOptions, OptionError> {
+fn ext_options(options: &Options, given: &[&FormatOption]) -> Result<moafs_ext::OpenOptions, OptionError> {
     let Options { read_only, transfer_bytes_max, .. } = *options;
     let mut ext = moafs_ext::OpenOptions { read_only, transfer_bytes_max, ..Default::default() };
-    let (file_name, _) = partition::split(image);
-    ext.log_small_writes = Medium::of(&file_name) == Medium::Head;
     for option in given {
         match option.name {
             "place" => ext.place = option.parse()?,
             "dirs" => ext.directories = Some(option.parse()?),
-            "log_small_writes" => {
-                ext.log_small_writes = option.on_off_or_auto()?.unwrap_or(ext.log_small_writes);
-            }
+            "log_small_writes" => ext.log_small_writes = option.on_or_off()?,
             other => unreachable!("{other} is no option of ext volumes"),
         }
     }

@@ -171,19 +171,6 @@ impl FormatOption {
             _ => Err(Value { option: &self.given(), text: &self.text }.wrong("give on or off")),
         }
     }
-
-    /// Parses the value as `on`, `off`, or `auto`, which is `None`.
-    ///
-    /// # Errors
-    /// [`OptionError::Value`] if it is none of them.
-    pub fn on_off_or_auto(&self) -> Result<Option<bool>, OptionError> {
-        match self.text.as_str() {
-            "on" => Ok(Some(true)),
-            "off" => Ok(Some(false)),
-            "auto" => Ok(None),
-            _ => Err(Value { option: &self.given(), text: &self.text }.wrong("give on, off or auto")),
-        }
-    }
 }
 
 /// An option of moafs: name, placeholder of its value (empty: a switch), help text.
@@ -235,8 +222,8 @@ const OF_FORMATS: &[(&str, &[Own])] = &[
             },
             Own {
                 name: "log_small_writes",
-                value: "auto|on|off",
-                help: "with a journal: fsync small writes through it (auto, the default: on rotating disks)",
+                value: "on|off",
+                help: "with a journal: fsync small writes through it; for experiments, loses data (default off)",
             },
         ],
     ),
