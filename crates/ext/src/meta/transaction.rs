@@ -198,7 +198,12 @@ impl Transactions {
     pub(super) fn log_data(&self, start: u64, pages: &[Page], wanted: bool) -> Option<Vec<bool>> {
         let mut running = self.running.lock();
         let level = running.number;
-        running.contents.take(start, pages, wanted, level)
+        let taken = running.contents.take(start, pages, wanted, level)?;
+        // A block of metadata that the transaction made and freed may have been revoked, and handed out again at once.
+        for no in (start..).zip(&taken).filter_map(|(no, taken)| taken.then_some(no)) {
+            running.revoked.remove(&no);
+        }
+        Some(taken)
     }
 
     /// Returns the contents of files in the log for a range of blocks.

@@ -120,3 +120,18 @@ fn what_the_log_has_no_room_for_goes_to_its_place() {
     assert_eq!(volume.read(2000, blocks as usize + 40), vec![1; blocks as usize + 40]);
     assert_eq!(on_disk(&volume.disk, 2000), 1, "a crowded log is emptied");
 }
+
+#[test]
+fn a_block_of_metadata_that_was_made_and_freed_leaves_no_revoke_to_the_contents_that_follow() {
+    let Some(volume) = Logging::new() else { return };
+    log_change(&volume.meta, 3000, 1);
+    sweep(&volume.meta);
+    {
+        let _op = volume.meta.enter(1);
+        let (_, _) = volume.meta.fresh(3000, Kind::Directory, Buf::zeroed(BLOCK));
+        volume.meta.forget(3000);
+    }
+    volume.write(3000, &[7], Cause::Fsync);
+    sweep(&volume.meta);
+    assert_eq!(volume.replayed(), [3000], "an fsync was answered");
+}
