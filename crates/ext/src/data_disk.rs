@@ -12,6 +12,7 @@ use moafs_disk::{
     Buf, Cause, Disk, DiskError, Done, Kind, Lba, Op, Page, ReadPart, Request, SECTOR, SharedDisk, Tag, Ticket,
 };
 
+use crate::journal::put_over;
 use crate::meta::Meta;
 
 /// The most bytes of a write that joins a transaction: a longer one costs more to write twice than a seek.
@@ -100,13 +101,7 @@ impl DataDisk {
     /// Puts logged contents over what was read at byte `at`.
     fn show(&self, shown: &[(u64, Page)], at: u64, into: &mut [u8]) {
         for (no, contents) in shown {
-            let home = no * self.block_bytes as u64;
-            let start = at.max(home);
-            let end = (at + into.len() as u64).min(home + self.block_bytes as u64);
-            if start < end {
-                let from = &contents[(start - home) as usize..(end - home) as usize];
-                into[(start - at) as usize..(end - at) as usize].copy_from_slice(from);
-            }
+            put_over(into, at, contents, no * self.block_bytes as u64);
         }
     }
 }

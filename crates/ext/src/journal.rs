@@ -38,6 +38,7 @@ use crate::write::write_durably;
 pub use file::{Journal, LogRun};
 pub use log::Log;
 pub use overlay::Replayed;
+pub(crate) use overlay::put_over;
 pub use replay::{Logged, Replay};
 
 /// Returns the disk through which a volume is read whose journal has to be replayed, and the replay that it shows.

@@ -94,7 +94,7 @@ pub trait Runtime: Send + Sync {
     fn is_virtual(&self) -> bool;
 
     /// Returns true if this task works for a program that has been killed meanwhile: nothing waits for the answer, and
-    /// what can be left undone should be.
+    /// work that no other program needs may stop.
     fn caller_is_gone(&self) -> bool {
         false
     }

@@ -91,7 +91,7 @@ impl Replayed {
 }
 
 /// Copies the part of `block`, which begins at byte `block_at`, that lies within `buf`, which begins at byte `buf_at`.
-fn put_over(buf: &mut Buf, buf_at: u64, block: &[u8], block_at: u64) {
+pub(crate) fn put_over(buf: &mut [u8], buf_at: u64, block: &[u8], block_at: u64) {
     let start = buf_at.max(block_at);
     let end = (buf_at + buf.len() as u64).min(block_at + block.len() as u64);
     if start < end {

@@ -462,6 +462,17 @@ mod tests {
         vfs.unlink(&root(), ROOT, name(text.as_bytes()))
     }
 
+    /// Returns a volume with 300 synced files, every other one of which was removed: segments with holes.
+    fn half_removed() -> Vfs<F2fs> {
+        let vfs = mount(&volume(64, features()[0]));
+        (0..300).for_each(|i| write(&vfs, &format!("{i}"), 8).expect("there is room"));
+        vfs.sync().expect("sync");
+        (0..300).step_by(2).for_each(|i| unlink(&vfs, &format!("{i}")).expect("it is there"));
+        vfs.run_background_step();
+        vfs.sync().expect("sync");
+        vfs
+    }
+
     fn opened(mem: &Arc<MemDisk>) -> F2fs {
         let (disk, rt): (SharedDisk, Rt) = (mem.clone(), Live::new());
         F2fs::open(disk, rt, OpenOptions::default()).expect("the volume opens")
@@ -504,12 +515,7 @@ mod tests {
 
     #[test]
     fn no_log_fills_a_segment_that_is_being_emptied() {
-        let vfs = mount(&volume(64, features()[0]));
-        (0..300).for_each(|i| write(&vfs, &format!("{i}"), 8).expect("there is room"));
-        vfs.sync().expect("sync");
-        (0..300).step_by(2).for_each(|i| unlink(&vfs, &format!("{i}")).expect("it is there"));
-        vfs.run_background_step();
-        vfs.sync().expect("sync");
+        let vfs = half_removed();
         let space = &vfs.format().space;
         let is_used = |view: &crate::clean::SegmentView| !view.current && view.valid > 0;
         let victims: Vec<_> = space.table().segments(Class::Data).filter(is_used).map(|view| view.segno).collect();
@@ -531,12 +537,7 @@ mod tests {
 
     #[test]
     fn cleaning_makes_no_data_young() {
-        let vfs = mount(&volume(64, features()[0]));
-        (0..300).for_each(|i| write(&vfs, &format!("{i}"), 8).expect("there is room"));
-        vfs.sync().expect("sync");
-        (0..300).step_by(2).for_each(|i| unlink(&vfs, &format!("{i}")).expect("it is there"));
-        vfs.run_background_step();
-        vfs.sync().expect("sync");
+        let vfs = half_removed();
         let fs = vfs.format();
         let youngest_ns = || fs.space.table().segments(Class::Data).map(|view| view.youngest_ns).max();
         let before = youngest_ns();
