@@ -19,6 +19,9 @@ const ROOM_WAIT: Duration = Duration::from_secs(1);
 /// Attempts to write back for room before a writer is told that nothing leaves.
 const ROOM_ATTEMPTS: u32 = 30;
 
+/// Attempts if the device refused one of them: a full host may have room later, a failed device hardly.
+const ROOM_ATTEMPTS_AFTER_FAILURE: u32 = 2;
+
 /// Files whose dirty blocks are considered in one round.
 const EVICT_FILES: usize = 256;
 
@@ -44,7 +47,7 @@ impl<F: Format> WriteBack<F> {
                 self.pause(self.pace.pause(bytes, self.cache.dirty_bytes(), background, max));
             }
         }
-        let (mut fruitless, mut reaps) = (0, true);
+        let (mut fruitless, mut failure, mut reaps) = (0, None, true);
         while self.cache.dirty_bytes() > 0 && self.cache.dirty_bytes() + bytes > max {
             self.check_caller()?;
             let ticket = self.cache.room.ticket();
@@ -66,15 +69,15 @@ impl<F: Format> WriteBack<F> {
             let spare = if self.options.paced { max / 32 } else { max / 8 };
             let outcome = self.evict_dirty(over + spare);
             if outcome.blocks > 0 {
-                fruitless = 0;
+                (fruitless, failure) = (0, None);
                 continue;
             }
             fruitless += 1;
-            if fruitless > ROOM_ATTEMPTS {
-                return Err(outcome.error.unwrap_or(Error::Posix(libc::EIO)));
-            }
-            if outcome.error.as_ref().is_some_and(|e| !e.is_host_full()) && fruitless > 2 {
-                return Err(outcome.error.unwrap_or(Error::Posix(libc::EIO)));
+            // An attempt that finds each block in another one's hands has no error of its own.
+            failure = outcome.error.or(failure);
+            let has_failed = failure.as_ref().is_some_and(|error| !error.is_host_full());
+            if fruitless > if has_failed { ROOM_ATTEMPTS_AFTER_FAILURE } else { ROOM_ATTEMPTS } {
+                return Err(failure.unwrap_or(Error::Posix(libc::EIO)));
             }
             self.rt.wait(&self.cache.room, ticket, Some(until));
         }
