@@ -67,7 +67,7 @@ impl<F: Format> Volume<F> {
         let mut parts = Vec::new();
         let (mut at, mut rest) = (range.start, into);
         while at < range.end() {
-            let left = (range.end().0 - at.0) as u32;
+            let left = (range.end() - at) as u32;
             let mapping = self.format.map(&inode.node, at, left)?;
             let len = mapping.len().clamp(1, left).min(self.transfer_blocks());
             let (here, after) = rest.split_at_mut(len as usize * self.shape.block_size as usize);
@@ -80,11 +80,11 @@ impl<F: Format> Volume<F> {
                     here[len..].fill(0);
                 }
             }
-            (at, rest) = (Lbn(at.0 + u64::from(len)), after);
+            (at, rest) = (at + u64::from(len), after);
         }
         let tag = Tag::new(Kind::Data, inode.ino.0, Cause::Demand);
         self.disk.read_into(&mut parts, tag).map_err(|error| {
-            let what = format!("reading block {} of inode {} and those behind it", range.start.0, inode.ino.0);
+            let what = format!("reading block {} of inode {} and those behind it", range.start, inode.ino);
             Error::disk(what, error)
         })?;
         Ok(parts.len())

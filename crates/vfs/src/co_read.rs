@@ -42,7 +42,7 @@ use crate::inode::{Found, Shared};
 use crate::pages::Delta;
 use crate::plan::SMALL_BLOCKS_MAX;
 use crate::reap::Reaper;
-use crate::types::{BlockRun, FileKind, Ino, Lbn, LbnRange, Mapping};
+use crate::types::{BlockAddr, BlockRun, FileKind, Ino, Lbn, LbnRange, Mapping};
 use crate::walks::{GAP_BLOCKS_MAX, Step, Way};
 
 /// One file's blocks in a co-read.
@@ -107,37 +107,37 @@ impl<F: Format> Reaper<F> {
     }
 
     /// Returns the parts of one request around `own`, as far as the step allows, and the block at which it begins.
-    fn gather(&self, own: Part<F>, step: Step) -> (u64, Vec<Part<F>>) {
+    fn gather(&self, own: Part<F>, step: Step) -> (BlockAddr, Vec<Part<F>>) {
         let (ino, run) = (own.inode.ino, own.run);
         let wanted = |near: &Neighbour| step.way == Way::Addresses || near.ino > ino;
         if step.window == 0 {
-            return (run.start.0, vec![own]);
+            return (run.start, vec![own]);
         }
         let near = self.format.neighbours(&own.inode.node, run, step.window);
         let mut left = u64::from(step.window);
-        let (mut start, mut end) = (run.start.0, run.end().0);
+        let (mut start, mut end) = (run.start, run.end());
         let mut parts = vec![own];
-        for near in near.iter().filter(|near| near.run.start.0 >= run.end().0 && wanted(near)) {
-            let Some(gap) = near.run.start.0.checked_sub(end) else { continue };
+        for near in near.iter().filter(|near| near.run.start >= run.end() && wanted(near)) {
+            let Some(gap) = near.run.start.checked_sub(end) else { continue };
             let cost = gap + u64::from(near.run.len);
             if gap > GAP_BLOCKS_MAX || cost > left {
                 break;
             }
             if let Some(part) = self.claim_neighbour(near) {
-                (end, left) = (near.run.end().0, left - cost);
+                (end, left) = (near.run.end(), left - cost);
                 parts.push(part);
             }
         }
-        self.walks.brought(run.end().0, end);
+        self.walks.brought(run.end(), end);
         if step.way == Way::Numbers {
-            for near in near.iter().rev().filter(|near| near.run.end().0 <= run.start.0 && wanted(near)) {
-                let Some(gap) = start.checked_sub(near.run.end().0) else { continue };
+            for near in near.iter().rev().filter(|near| near.run.end() <= run.start && wanted(near)) {
+                let Some(gap) = start.checked_sub(near.run.end()) else { continue };
                 let cost = gap + u64::from(near.run.len);
                 if gap > GAP_BLOCKS_MAX || cost > left {
                     break;
                 }
                 if let Some(part) = self.claim_neighbour(near) {
-                    (start, left) = (near.run.start.0, left - cost);
+                    (start, left) = (near.run.start, left - cost);
                     parts.push(part);
                 }
             }
@@ -189,9 +189,9 @@ impl<F: Format> Reaper<F> {
 
     /// Reads everything from block `first` of the volume to the last part's end with one request, and gives each part
     /// its own blocks. False if the request failed, or blocks may have moved since `relocation_generation`.
-    fn bring(&self, first: u64, parts: Vec<Part<F>>, step: Step, relocation_generation: u64) -> bool {
-        let end = parts.iter().map(|part| part.run.end().0).max().unwrap_or(first);
-        let span = BlockRun { start: crate::types::BlockAddr(first), len: (end - first) as u32 };
+    fn bring(&self, first: BlockAddr, parts: Vec<Part<F>>, step: Step, relocation_generation: u64) -> bool {
+        let end = parts.iter().map(|part| part.run.end()).max().unwrap_or(first);
+        let span = BlockRun { start: first, len: (end - first) as u32 };
         let into = (0..span.len).map(|_| Buf::scratch(self.block_bytes() as usize)).collect();
         let tag = Tag::new(Kind::Data, parts[0].inode.ino.0, Cause::Demand);
         let from = self.rt.now();
@@ -209,7 +209,7 @@ impl<F: Format> Reaper<F> {
                     self.drop_fill(&part.inode, &part.fill, *range);
                     continue;
                 }
-                let at = (part.run.start.0 - first + range.start.0) as usize;
+                let at = (part.run.start - first + range.start.0) as usize;
                 let own = bufs[at..at + range.len as usize].iter_mut().filter_map(Option::take).collect();
                 let pages = self.pages_of(own, *range, part.inode.size());
                 self.fill_part(&part.inode, &part.fill, *range, pages, Place::Device);

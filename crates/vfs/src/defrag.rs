@@ -227,7 +227,7 @@ fn moves(writes: &[PlannedWrite]) -> Moves {
         let mut at = travel.to.start;
         for from in &travel.from {
             moves.entry(from.ino).or_default().push((from.range, at));
-            at = BlockAddr(at.0 + u64::from(from.range.len));
+            at = at + u64::from(from.range.len);
         }
     }
     moves
@@ -448,13 +448,13 @@ impl<F: Format> Walk<'_, F> {
         let mut runs = Vec::new();
         let mut at = range.start;
         while at < range.end() {
-            let left = (range.end().0 - at.0) as u32;
+            let left = (range.end() - at) as u32;
             let mapping = self.volume.format.map(&inode.node, at, left)?;
             let len = mapping.len().clamp(1, left);
             if let Mapping::Run(run) = mapping {
                 runs.push((at, BlockRun { start: run.start, len }));
             }
-            at = Lbn(at.0 + u64::from(len));
+            at = at + u64::from(len);
         }
         Ok(runs)
     }

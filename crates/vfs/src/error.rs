@@ -14,7 +14,7 @@ pub enum Error {
     #[error("{}", std::io::Error::from_raw_os_error(*.0))]
     Posix(i32),
     /// Something read from the disk contradicts itself or the rest of the volume.
-    #[error("{structure}{}: {problem}; check the volume (moafs fsck, e2fsck)", block.map(|b| format!(" (block {})", b.0)).unwrap_or_default())]
+    #[error("{structure}{}: {problem}; check the volume (moafs fsck, e2fsck)", block.map(|b| format!(" (block {b})")).unwrap_or_default())]
     Damaged {
         /// The structure, in words and numbers: `inode 12`, `directory 2`, `descriptor of group 3`.
         structure: String,

@@ -51,7 +51,7 @@ impl<F: Format> PageCache<F> {
         for range in absent {
             let mut at = range.start;
             while at < range.end() {
-                let left = (range.end().0 - at.0) as u32;
+                let left = (range.end() - at) as u32;
                 let mapping = match &outcome {
                     Ok(()) => self.format.map(&inode.node, at, left),
                     Err(_) => break,
@@ -77,7 +77,7 @@ impl<F: Format> PageCache<F> {
                     Err(error) => outcome = Err(error),
                 }
             }
-            self.drop_fill(inode, fill, LbnRange { start: at, len: (range.end().0 - at.0) as u32 });
+            self.drop_fill(inode, fill, LbnRange { start: at, len: (range.end() - at) as u32 });
         }
         (requests, parts, outcome)
     }
@@ -100,7 +100,7 @@ impl<F: Format> PageCache<F> {
             let pages = self.pages_of(vec![block], first, inode.size());
             self.fill_part(inode, fill, first, pages, Place::Elsewhere);
         }
-        let rest = LbnRange { start: Lbn(part.start.0 + u64::from(kept)), len: part.len - kept };
+        let rest = LbnRange { start: part.start + u64::from(kept), len: part.len - kept };
         let pages: Vec<Page> = (0..rest.len).map(|_| self.zero_page.clone()).collect();
         self.fill_part(inode, fill, rest, pages, place);
         Ok(())
@@ -164,7 +164,7 @@ impl<F: Format> PageCache<F> {
                 }
                 Err(error) => {
                     self.drop_fill(inode, fill, *part);
-                    let what = format!("reading block {} of inode {}", part.start.0, inode.ino.0);
+                    let what = format!("reading block {} of inode {}", part.start, inode.ino);
                     outcome = outcome.and(Err(Error::disk(what, error)));
                 }
             }

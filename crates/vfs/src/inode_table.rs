@@ -117,13 +117,10 @@ impl<F: Format> DirtyView<F::Node> for InodeTable<F> {
         let pages = inode.pages.lock();
         let blocks = inode.state.lock().attr.size.div_ceil(self.block_bytes());
         let (from, to) = match around {
-            Some((at, max)) => (at.0.saturating_sub(u64::from(max)), at.0.saturating_add(u64::from(max))),
-            None => (0, u64::MAX),
+            Some((at, max)) => (at.saturating_sub(max.into()), at.saturating_add(max.into())),
+            None => (Lbn(0), Lbn::MAX),
         };
-        let range = |(start, end): (u64, u64)| LbnRange {
-            start: Lbn(start),
-            len: u32::try_from(end - start).unwrap_or(u32::MAX),
-        };
+        let range = |(start, end)| LbnRange { start, len: u32::try_from(end - start).unwrap_or(u32::MAX) };
         let dirty: Vec<LbnRange> = pages.ready().within(from, to).take(RANGES_MAX).map(range).collect();
         if dirty.is_empty() {
             return None;

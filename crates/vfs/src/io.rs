@@ -224,7 +224,7 @@ impl<F: Format> Files<F> {
         };
         let mut missing = SmallVec::new();
         for part in parts {
-            let first = (part.start.0 - range.start.0) as usize;
+            let first = (part.start - range.start) as usize;
             if addressed[first..first + part.len as usize].contains(&false) {
                 let levels = self.format.missing_maps(&inode.node, part.start)?;
                 missing.push(Missing { at: part.start, levels });
@@ -261,7 +261,7 @@ impl<F: Format> Files<F> {
                 }
             };
             for (at, slot) in pages.slots(range).filter(|(_, slot)| !slot.is_filling()) {
-                addressed[(at.0 - range.start.0) as usize] = slot.addressed;
+                addressed[(at - range.start) as usize] = slot.addressed;
                 note_unknown(next, at.0);
                 next = at.0 + 1;
             }
@@ -270,12 +270,12 @@ impl<F: Format> Files<F> {
         for part in unknown {
             let mut at = part.start;
             while at < part.end() {
-                let left = (part.end().0 - at.0) as u32;
+                let left = (part.end() - at) as u32;
                 let mapping = self.format.map(&inode.node, at, left)?;
                 let len = mapping.len().clamp(1, left);
-                let from = (at.0 - range.start.0) as usize;
+                let from = (at - range.start) as usize;
                 addressed[from..from + len as usize].fill(!matches!(mapping, Mapping::Hole { .. }));
-                at = Lbn(at.0 + u64::from(len));
+                at = at + u64::from(len);
             }
         }
         Ok(addressed)
@@ -339,7 +339,7 @@ impl<F: Format> Files<F> {
         let promised = pages.unplaced.promise();
         let mut delta = Delta::default();
         for (i, &is_addressed) in addressed.iter().enumerate() {
-            let at = Lbn(range.start.0 + i as u64);
+            let at = range.start + i as u64;
             if matches!(write.source, Source::Holes(_))
                 && (is_addressed || pages.get(at).is_some_and(|s| s.is_unsettled()))
             {
@@ -372,13 +372,13 @@ impl<F: Format> Files<F> {
         for part in parts {
             let mut at = part.start;
             while at < part.end() {
-                let rest = LbnRange { start: at, len: (part.end().0 - at.0) as u32 };
+                let rest = LbnRange { start: at, len: (part.end() - at) as u32 };
                 let len = self.format.allocate_on_write(&inode.node, rest)?;
                 if len == 0 {
                     return Ok(());
                 }
                 inode.pages.lock().note_allocated(LbnRange { len, ..rest });
-                at = Lbn(at.0 + u64::from(len));
+                at = at + u64::from(len);
             }
         }
         Ok(())
@@ -387,7 +387,7 @@ impl<F: Format> Files<F> {
     fn count_fresh(&self, pages: &Pages, range: LbnRange, addressed: &[bool]) -> u64 {
         let without = addressed.iter().filter(|addressed| !**addressed).count();
         let admitted_before =
-            |(at, slot): &(Lbn, &Slot)| slot.is_unsettled() && !addressed[(at.0 - range.start.0) as usize];
+            |(at, slot): &(Lbn, &Slot)| slot.is_unsettled() && !addressed[(*at - range.start) as usize];
         (without - pages.slots(range).filter(admitted_before).count()) as u64
     }
 

@@ -105,9 +105,9 @@ impl<F: Format> Namespace<F> {
             Ok(inode) => Ok(Some((dentry, inode))),
             // A name that leads to a free inode is damage.
             Err(Error::Stale(ino)) => Err(Error::Damaged {
-                structure: format!("directory {}", dir.ino.0),
+                structure: format!("directory {}", dir.ino),
                 block: None,
-                problem: format!("\"{name}\" names inode {}, which is not in use", ino.0),
+                problem: format!("\"{name}\" names inode {ino}, which is not in use"),
             }),
             Err(error) => Err(error),
         }
@@ -514,7 +514,7 @@ impl<F: Format> Namespace<F> {
             return Ok(());
         }
         let error = Error::Damaged {
-            structure: format!("directory {}", dir.ino.0),
+            structure: format!("directory {}", dir.ino),
             block: None,
             problem: "it has a subdirectory, but no link is counted for it".into(),
         };
@@ -528,7 +528,7 @@ impl<F: Format> Namespace<F> {
             return Ok(());
         }
         Err(Error::Damaged {
-            structure: format!("directory {}", dir.ino.0),
+            structure: format!("directory {}", dir.ino),
             block: None,
             problem: "a name in it names the directory itself".into(),
         })

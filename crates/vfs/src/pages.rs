@@ -128,7 +128,7 @@ pub(crate) struct Delta {
 
 /// The cached blocks of one file.
 pub(crate) struct Pages {
-    map: BTreeMap<u64, Slot>,
+    map: BTreeMap<Lbn, Slot>,
     ready: Ranges,
     unsettled: BTreeMap<u64, u64>,
     /// Number of blocks being read.
@@ -161,7 +161,7 @@ impl Pages {
     }
 
     pub(crate) fn get(&self, at: Lbn) -> Option<&Slot> {
-        self.map.get(&at.0)
+        self.map.get(&at)
     }
 
     /// Returns true if no page is dirty or in flight.
@@ -197,18 +197,18 @@ impl Pages {
 
     /// Returns the cached blocks of `range`, in order, to be changed.
     pub(crate) fn slots_mut(&mut self, range: LbnRange) -> impl Iterator<Item = (Lbn, &mut Slot)> {
-        self.map.range_mut(range.start.0..range.end().0).map(|(at, slot)| (Lbn(*at), slot))
+        self.map.range_mut(range.bounds()).map(|(at, slot)| (*at, slot))
     }
 
     /// Returns the cached blocks of `range`, in order.
     pub(crate) fn slots(&self, range: LbnRange) -> impl Iterator<Item = (Lbn, &Slot)> {
-        self.map.range(range.start.0..range.end().0).map(|(at, slot)| (Lbn(*at), slot))
+        self.map.range(range.bounds()).map(|(at, slot)| (*at, slot))
     }
 
     /// Marks the absent blocks of `range` as being read; returns them as ranges.
     pub(crate) fn begin_fill(&mut self, range: LbnRange, fill: &Arc<Fill>) -> Vec<LbnRange> {
         let absent = self.absent(range);
-        for at in absent.iter().flat_map(|part| part.start.0..part.end().0) {
+        for at in absent.iter().flat_map(|part| part.lbns()) {
             let content = Content::Filling(Arc::clone(fill));
             self.map.insert(at, Slot::new(content, false, 0));
             self.filling += 1;
@@ -221,12 +221,12 @@ impl Pages {
         let mut next = range.start;
         for (at, _) in self.slots(range) {
             if at > next {
-                absent.push(LbnRange { start: next, len: (at.0 - next.0) as u32 });
+                absent.push(LbnRange { start: next, len: (at - next) as u32 });
             }
-            next = Lbn(at.0 + 1);
+            next = at + 1;
         }
         if range.end() > next {
-            absent.push(LbnRange { start: next, len: (range.end().0 - next.0) as u32 });
+            absent.push(LbnRange { start: next, len: (range.end() - next) as u32 });
         }
         absent
     }
@@ -247,7 +247,7 @@ impl Pages {
             if !slot.is_filled_by(fill) {
                 continue;
             }
-            let Some(filled) = filled[(at.0 - start.0) as usize].take() else { continue };
+            let Some(filled) = filled[(at - start) as usize].take() else { continue };
             slot.content = Content::Data(filled.page);
             slot.addressed = filled.addressed;
             slot.disk_end = filled.disk_end;
@@ -260,8 +260,8 @@ impl Pages {
 
     /// Gives up reading a block.
     pub(crate) fn drop_fill(&mut self, at: Lbn, fill: &Arc<Fill>) {
-        if self.map.get(&at.0).is_some_and(|slot| slot.is_filled_by(fill)) {
-            self.map.remove(&at.0);
+        if self.map.get(&at).is_some_and(|slot| slot.is_filled_by(fill)) {
+            self.map.remove(&at);
             self.filling -= 1;
         }
     }
@@ -286,7 +286,7 @@ impl Pages {
     pub(crate) fn write(&mut self, at: Lbn, piece: Piece<'_>, addressed: bool, disk_end: u32) -> Delta {
         let Piece { block_bytes, start, bytes } = piece;
         let mut delta = Delta::default();
-        let slot = match self.map.entry(at.0) {
+        let slot = match self.map.entry(at) {
             Entry::Occupied(there) => {
                 let slot = there.into_mut();
                 slot.overwrite(start, bytes);
@@ -312,7 +312,7 @@ impl Pages {
         if !slot.addressed {
             self.unplaced.add(at);
         }
-        self.ready.insert(at.0, at.0 + 1);
+        self.ready.insert(at, at + 1);
         delta.dirty = 1;
         delta
     }
@@ -328,7 +328,7 @@ impl Pages {
             if slot.in_flight() {
                 continue;
             }
-            let frozen = &mut frozen[(at.0 - range.start.0) as usize];
+            let frozen = &mut frozen[(at - range.start) as usize];
             if slot.is_dirty() {
                 *frozen = Some(page.clone());
                 slot.flight = std::mem::take(&mut slot.dirty);
@@ -344,7 +344,7 @@ impl Pages {
             settled += 1;
         }
         // The pages that were ready are dirty and not in flight: all of them were frozen.
-        self.ready.remove(range.start.0, range.end().0);
+        self.ready.remove(range.start, range.end());
         if settled > 0 {
             *self.unsettled.entry(generation).or_insert(0) += settled;
         }
@@ -367,7 +367,7 @@ impl Pages {
     /// Notes that blocks of the volume were taken for the [`unallocated`](Self::unallocated) blocks of `range`. What
     /// was admitted for them is spent.
     pub(crate) fn note_allocated(&mut self, range: LbnRange) {
-        for slot in self.map.range_mut(range.start.0..range.end().0).map(|(_, slot)| slot) {
+        for slot in self.map.range_mut(range.bounds()).map(|(_, slot)| slot) {
             debug_assert!(slot.is_dirty() && !slot.addressed && !slot.allocated);
             slot.allocated = true;
             self.unplaced.allocate();
@@ -394,11 +394,11 @@ impl Pages {
     pub(crate) fn mapped(&mut self, range: LbnRange, size: u64, block_bytes: u64) -> Admission {
         self.placements += 1;
         let mut taken = 0;
-        for (at, slot) in self.map.range_mut(range.start.0..range.end().0) {
+        for (at, slot) in self.map.range_mut(range.bounds()) {
             if !std::mem::replace(&mut slot.addressed, true) {
-                taken += self.unplaced.place(Lbn(*at), std::mem::take(&mut slot.allocated));
+                taken += self.unplaced.place(*at, std::mem::take(&mut slot.allocated));
             }
-            slot.disk_end = size.saturating_sub(at * block_bytes).min(block_bytes) as u32;
+            slot.disk_end = size.saturating_sub(at.0 * block_bytes).min(block_bytes) as u32;
         }
         self.admission.split(taken)
     }
@@ -411,15 +411,15 @@ impl Pages {
 
     /// Returns how many blocks of `range`, from its start on, have no page.
     pub(crate) fn absent_from(&self, range: LbnRange) -> u32 {
-        let first = self.map.range(range.start.0..range.end().0).next();
-        first.map_or(range.len, |(at, _)| (at - range.start.0) as u32)
+        let first = self.map.range(range.bounds()).next();
+        first.map_or(range.len, |(at, _)| (*at - range.start) as u32)
     }
 
     /// Marks the frozen pages of `range` as placed after their write: they are clean, unless written again. The clean
     /// ones are returned with the stamps by which the replacement queue will know them.
     pub(crate) fn mark_placed(&mut self, range: LbnRange, mut stamp: impl FnMut() -> u64) -> Vec<(Lbn, u64)> {
         let mut clean = Vec::with_capacity(range.len as usize);
-        let mut again: SmallVec<[u64; 8]> = SmallVec::new();
+        let mut again: SmallVec<[Lbn; 8]> = SmallVec::new();
         let mut settled: SmallVec<[(u64, u64); 2]> = SmallVec::new();
         for (at, slot) in self.slots_mut(range) {
             let generation = std::mem::take(&mut slot.flight);
@@ -428,7 +428,7 @@ impl Pages {
                 _ => settled.push((generation, 1)),
             }
             if slot.is_dirty() {
-                again.push(at.0);
+                again.push(at);
                 continue;
             }
             slot.warm(stamp());
@@ -442,7 +442,7 @@ impl Pages {
 
     /// Requeues a frozen page that was not written: it is dirty again, as old as it was.
     pub(crate) fn requeue(&mut self, at: Lbn) {
-        let Some(slot) = self.map.get_mut(&at.0) else { return };
+        let Some(slot) = self.map.get_mut(&at) else { return };
         let generation = std::mem::take(&mut slot.flight);
         if slot.is_dirty() {
             let newer = std::mem::replace(&mut slot.dirty, generation);
@@ -450,7 +450,7 @@ impl Pages {
         } else {
             slot.dirty = generation;
         }
-        self.ready.insert(at.0, at.0 + 1);
+        self.ready.insert(at, at + 1);
     }
 
     fn settle(&mut self, generation: u64, pages: u64) {
@@ -465,7 +465,7 @@ impl Pages {
     /// Drops the pages of `from..to`, also dirty ones. None of them may be in flight or filling.
     pub(crate) fn discard(&mut self, from: Lbn, to: Lbn) -> Delta {
         let mut delta = Delta::default();
-        let doomed: Vec<u64> = self.map.range(from.0..to.0).map(|(at, _)| *at).collect();
+        let doomed: Vec<Lbn> = self.map.range(from..to).map(|(at, _)| *at).collect();
         for at in doomed {
             let slot = self.map.remove(&at).expect("just listed");
             debug_assert!(!slot.in_flight() && !slot.is_filling());
@@ -474,11 +474,11 @@ impl Pages {
                 delta.dirty -= 1;
                 self.settle(slot.dirty, 1);
                 if !slot.addressed {
-                    self.unplaced.remove(Lbn(at), slot.allocated);
+                    self.unplaced.remove(at, slot.allocated);
                 }
             }
         }
-        self.ready.remove(from.0, to.0);
+        self.ready.remove(from, to);
         self.give_back_surplus();
         delta
     }
@@ -491,7 +491,7 @@ impl Pages {
     /// Drops one page if it is clean, still the one that `stamp` names, and was not used meanwhile. One that was
     /// used gets the stamp `next`.
     pub(crate) fn evict(&mut self, at: Lbn, stamp: u64, next: impl FnOnce() -> u64) -> Evicted {
-        let Entry::Occupied(mut there) = self.map.entry(at.0) else { return Evicted::Stale };
+        let Entry::Occupied(mut there) = self.map.entry(at) else { return Evicted::Stale };
         let slot = there.get_mut();
         if slot.stamp != stamp || slot.is_unsettled() || slot.is_filling() {
             return Evicted::Stale;
@@ -506,18 +506,18 @@ impl Pages {
     /// Counts the blocks of `from..to` that a co-read brought and that have not been read. (It brings small files
     /// only.)
     pub(crate) fn unasked(&self, from: Lbn, to: Lbn) -> u64 {
-        let to = to.0.min(SMALL_BLOCKS_MAX).max(from.0);
-        self.map.range(from.0..to).filter(|(_, slot)| slot.unasked).count() as u64
+        let to = to.min(Lbn(SMALL_BLOCKS_MAX)).max(from);
+        self.map.range(from..to).filter(|(_, slot)| slot.unasked).count() as u64
     }
 
     /// Returns the first block of `from..to` that is in flight or being filled.
     pub(crate) fn first_moving(&self, from: Lbn, to: Lbn) -> Option<&Slot> {
-        self.map.range(from.0..to.0).map(|(_, slot)| slot).find(|slot| slot.in_flight() || slot.is_filling())
+        self.map.range(from..to).map(|(_, slot)| slot).find(|slot| slot.in_flight() || slot.is_filling())
     }
 
     /// Returns the first fill that is to bring a block of `from..to`.
     pub(crate) fn first_filling(&self, from: Lbn, to: Lbn) -> Option<Arc<Fill>> {
-        self.map.range(from.0..to.0).find_map(|(_, slot)| match &slot.content {
+        self.map.range(from..to).find_map(|(_, slot)| match &slot.content {
             Content::Filling(fill) => Some(Arc::clone(fill)),
             Content::Data(_) => None,
         })
@@ -528,24 +528,24 @@ impl Pages {
         if size <= old {
             return size;
         }
-        let unseen = |(at, slot): (&u64, &Slot)| {
-            let start = at * block_bytes;
+        let unseen = |(at, slot): (&Lbn, &Slot)| {
+            let start = at.0 * block_bytes;
             let seen = start + u64::from(slot.disk_end).min(block_bytes);
             (slot.is_unsettled() && seen < size.min(start + block_bytes)).then_some(seen)
         };
-        let first = self.map.range(old / block_bytes..).find_map(unseen);
+        let first = self.map.range(Lbn(old / block_bytes)..).find_map(unseen);
         first.map_or(size, |seen| seen.max(old))
     }
 
     /// Counts the blocks of `range` that have no page which is dirty, in flight, or known to have an address.
     pub(crate) fn maybe_new(&self, range: LbnRange) -> u64 {
-        let known = self.map.range(range.start.0..range.end().0).filter(|(_, s)| s.is_unsettled() || s.addressed);
+        let known = self.map.range(range.bounds()).filter(|(_, s)| s.is_unsettled() || s.addressed);
         u64::from(range.len) - known.count() as u64
     }
 
     /// Notes that a truncation has cut block `at` to `end` bytes: bytes behind them on the device do not count.
     pub(crate) fn cut(&mut self, at: Lbn, end: u32) {
-        if let Some(slot) = self.map.get_mut(&at.0) {
+        if let Some(slot) = self.map.get_mut(&at) {
             slot.disk_end = slot.disk_end.min(end);
         }
     }
@@ -555,7 +555,7 @@ impl Pages {
         if self.is_settled() {
             return None;
         }
-        self.map.range(at.0..).find(|(_, slot)| slot.is_unsettled()).map(|(at, _)| Lbn(*at))
+        self.map.range(at..).find(|(_, slot)| slot.is_unsettled()).map(|(at, _)| *at)
     }
 }
 
@@ -588,11 +588,11 @@ fn new_page(block_bytes: usize, start: usize, bytes: &[u8]) -> Buf {
     page
 }
 
-/// A set of numbers, kept as ranges: maximal, disjoint, not adjacent.
+/// A set of blocks, kept as ranges: maximal, disjoint, not adjacent.
 #[derive(Debug, Default)]
 pub(crate) struct Ranges {
     /// The ranges, from start to end (exclusive).
-    map: BTreeMap<u64, u64>,
+    map: BTreeMap<Lbn, Lbn>,
     /// Number of members of the set.
     len: u64,
 }
@@ -608,18 +608,19 @@ impl Ranges {
     }
 
     /// Returns the smallest member.
-    pub(crate) fn first(&self) -> Option<u64> {
+    pub(crate) fn first(&self) -> Option<Lbn> {
         self.map.first_key_value().map(|(start, _)| *start)
     }
 
-    /// Adds the numbers `start..end`.
-    pub(crate) fn insert(&mut self, start: u64, end: u64) {
+    /// Adds the blocks `start..end`.
+    pub(crate) fn insert(&mut self, start: Lbn, end: Lbn) {
         debug_assert!(start < end);
         // A sequential writer makes a range longer, block by block.
         let follower = self.map.range(start + 1..=end).next().is_some();
         if let Some((_, e)) = self.map.range_mut(..=start).next_back().filter(|(_, e)| **e >= start && !follower) {
-            self.len += end.saturating_sub(*e);
-            *e = end.max(*e);
+            let longer = end.max(*e);
+            self.len += longer - *e;
+            *e = longer;
             return;
         }
         let (mut start, mut end) = (start, end);
@@ -634,8 +635,8 @@ impl Ranges {
         self.add_range(start, end);
     }
 
-    /// Removes the numbers `start..end`.
-    pub(crate) fn remove(&mut self, start: u64, end: u64) {
+    /// Removes the blocks `start..end`.
+    pub(crate) fn remove(&mut self, start: Lbn, end: Lbn) {
         while let Some((&s, &e)) = self.map.range(..end).next_back() {
             if e <= start {
                 return;
@@ -650,20 +651,20 @@ impl Ranges {
         }
     }
 
-    fn add_range(&mut self, start: u64, end: u64) {
+    fn add_range(&mut self, start: Lbn, end: Lbn) {
         self.map.insert(start, end);
         self.len += end - start;
     }
 
-    fn drop_range(&mut self, start: u64, end: u64) {
+    fn drop_range(&mut self, start: Lbn, end: Lbn) {
         self.map.remove(&start);
         self.len -= end - start;
     }
 
     /// Returns the ranges within `from..to`, clipped, ascending.
-    pub(crate) fn within(&self, from: u64, to: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
+    pub(crate) fn within(&self, from: Lbn, to: Lbn) -> impl Iterator<Item = (Lbn, Lbn)> + '_ {
         let first = self.map.range(..=from).next_back().filter(|(_, e)| **e > from).map_or(from, |(s, _)| *s);
-        let clip = move |(s, e): (&u64, &u64)| ((*s).max(from), (*e).min(to));
+        let clip = move |(s, e): (&Lbn, &Lbn)| ((*s).max(from), (*e).min(to));
         self.map.range(first..to.max(first)).map(clip).filter(|(s, e)| s < e)
     }
 }
@@ -690,25 +691,25 @@ mod tests {
     }
 
     fn list(ranges: &Ranges) -> Vec<(u64, u64)> {
-        ranges.within(0, u64::MAX).collect()
+        ranges.within(Lbn(0), Lbn::MAX).map(|(start, end)| (start.0, end.0)).collect()
     }
 
     #[test]
     fn ranges_merge_and_split() {
         let mut r = Ranges::default();
-        r.insert(5, 8);
-        r.insert(10, 12);
-        r.insert(8, 10);
+        r.insert(Lbn(5), Lbn(8));
+        r.insert(Lbn(10), Lbn(12));
+        r.insert(Lbn(8), Lbn(10));
         assert_eq!(list(&r), [(5, 12)]);
-        r.remove(6, 7);
+        r.remove(Lbn(6), Lbn(7));
         assert_eq!(list(&r), [(5, 6), (7, 12)]);
-        r.insert(0, 20);
+        r.insert(Lbn(0), Lbn(20));
         assert_eq!(list(&r), [(0, 20)]);
-        r.remove(0, 3);
-        r.remove(18, 40);
+        r.remove(Lbn(0), Lbn(3));
+        r.remove(Lbn(18), Lbn(40));
         assert_eq!((list(&r), r.len()), (vec![(3, 18)], 15));
-        assert_eq!(r.within(5, 9).collect::<Vec<_>>(), [(5, 9)]);
-        assert_eq!(r.within(18, 30).count(), 0);
+        assert_eq!(r.within(Lbn(5), Lbn(9)).collect::<Vec<_>>(), [(Lbn(5), Lbn(9))]);
+        assert_eq!(r.within(Lbn(18), Lbn(30)).count(), 0);
     }
 
     #[test]
@@ -718,10 +719,10 @@ mod tests {
         for i in 0..2000_u64 {
             let (start, len) = (i.wrapping_mul(0x9E37_79B9) % 97, 1 + i % 5);
             if i % 3 == 0 {
-                r.remove(start, start + len);
+                r.remove(Lbn(start), Lbn(start + len));
                 expect.retain(|at| !(start..start + len).contains(at));
             } else {
-                r.insert(start, start + len);
+                r.insert(Lbn(start), Lbn(start + len));
                 expect.extend(start..start + len);
             }
             let ranges = list(&r);

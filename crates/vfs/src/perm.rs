@@ -108,7 +108,7 @@ impl<F: Format> Volume<F> {
         let acl = match value {
             None => None,
             Some(bytes) => Some(Arc::new(Acl::parse(&bytes).map_err(|_| Error::Damaged {
-                structure: format!("ACL of inode {}", inode.ino.0),
+                structure: format!("ACL of inode {}", inode.ino),
                 block: None,
                 problem: "it cannot be decoded".into(),
             })?)),

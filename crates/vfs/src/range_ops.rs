@@ -133,7 +133,7 @@ impl<F: Format> Files<F> {
     fn cut_tail(&self, inode: &Shared<F>, size: u64) -> Result<()> {
         let block_bytes = self.block_bytes();
         let (tail, within) = (Lbn(size / block_bytes), (size % block_bytes) as usize);
-        self.wait_settled(inode, tail, Lbn(tail.0 + 1));
+        self.wait_settled(inode, tail, tail + 1);
         if within > 0 {
             self.zero_part(inode, tail, within, block_bytes as usize)?;
             inode.pages.lock().cut(tail, within as u32);
@@ -379,15 +379,15 @@ impl<F: Format> Files<F> {
     fn stretch(&self, inode: &Shared<F>, at: Lbn, end: Lbn) -> Result<(bool, Lbn)> {
         let unsettled = inode.pages.lock().next_unsettled(at).unwrap_or(end);
         if unsettled == at {
-            return Ok((true, Lbn(at.0 + 1)));
+            return Ok((true, at + 1));
         }
-        let max = u32::try_from(end.0 - at.0).unwrap_or(u32::MAX);
+        let max = u32::try_from(end - at).unwrap_or(u32::MAX);
         let mapping = self.format.map(&inode.node, at, max)?;
-        let next = Lbn(at.0 + u64::from(mapping.len().clamp(1, max)));
+        let next = at + u64::from(mapping.len().clamp(1, max));
         match mapping {
             Mapping::Run(_) => Ok((true, next)),
             Mapping::Hole { .. } | Mapping::Unwritten(_) if self.format.resident(&inode.node, at)?.is_some() => {
-                Ok((true, Lbn(at.0 + 1)))
+                Ok((true, at + 1))
             }
             Mapping::Hole { .. } | Mapping::Unwritten(_) => Ok((false, next.min(unsettled))),
         }
@@ -488,10 +488,10 @@ impl<F: Format> Files<F> {
         let mut at = Lbn(offset / self.block_bytes());
         let mut mappings = Vec::new();
         while at < end {
-            let max = u32::try_from(end.0 - at.0).unwrap_or(u32::MAX);
+            let max = u32::try_from(end - at).unwrap_or(u32::MAX);
             let mapping = self.format.map(&inode.node, at, max)?;
             mappings.push((at.0 * self.block_bytes(), mapping));
-            at = Lbn(at.0 + u64::from(mapping.len().max(1)));
+            at = at + u64::from(mapping.len().max(1));
         }
         Ok(mappings)
     }

@@ -156,8 +156,8 @@ fn look(pages: &mut Pages, range: LbnRange, have: &mut [Option<Page>]) -> Missin
     let mut next = range.start;
     for (at, slot) in pages.slots_mut(range) {
         missing.note_absent(range.start, next, at, have);
-        next = Lbn(at.0 + 1);
-        let have = &mut have[(at.0 - range.start.0) as usize];
+        next = at + 1;
+        let have = &mut have[(at - range.start) as usize];
         match &slot.content {
             Content::Data(page) => {
                 slot.referenced = true;

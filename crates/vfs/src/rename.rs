@@ -213,7 +213,7 @@ impl<F: Format> Namespace<F> {
             };
         }
         Err(Error::Damaged {
-            structure: format!("directory {}", dir.ino.0),
+            structure: format!("directory {}", dir.ino),
             block: None,
             problem: "its parents lead in a circle".into(),
         })
@@ -389,17 +389,17 @@ impl<F: Format> Namespace<F> {
         &self,
         op: &mut Op<'_, F>,
         movement: &Move<'_, F::Node>,
-        first: (&Shared<F>, &Side<'_, F::Node>),
-        second: (&Shared<F>, &Side<'_, F::Node>),
+        (first, at): (&Shared<F>, &Side<'_, F::Node>),
+        (second, beside): (&Shared<F>, &Side<'_, F::Node>),
     ) -> Result<()> {
-        if first.0.is_dir() && movement.crosses() {
-            self.repoint_parent(op, first.0, first.1.dir)?;
+        if first.is_dir() && movement.crosses() {
+            self.repoint_parent(op, first, at.dir)?;
         }
-        self.point(op, second.0, second.1)?;
-        if second.0.is_dir() && movement.crosses() {
-            self.repoint_parent(op, second.0, second.1.dir)?;
+        self.point(op, second, beside)?;
+        if second.is_dir() && movement.crosses() {
+            self.repoint_parent(op, second, beside.dir)?;
         }
-        for inode in [first.0, second.0] {
+        for inode in [first, second] {
             op.put(inode, |attr| attr.ctime = movement.now)?;
         }
         let moved = i64::from(movement.source.is_dir());

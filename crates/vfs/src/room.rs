@@ -116,15 +116,16 @@ impl<F: Format> WriteBack<F> {
     pub(crate) fn dues_of(&self, inode: &Shared<F>, blocks: u64, dues: &mut Vec<WritebackReason>) -> u64 {
         let window = u64::from(self.transfer_blocks());
         let pages = inode.pages.lock();
-        let mut next = pages.ready().first().unwrap_or(0);
-        dues.push(WritebackReason::Evict(inode.ino, Lbn(next)));
+        let mut next = pages.ready().first().unwrap_or_default();
+        dues.push(WritebackReason::Evict(inode.ino, next));
         let mut seen = 0;
-        for (start, end) in pages.ready().within(0, u64::MAX).take(EVICT_RANGES) {
+        for (start, end) in pages.ready().within(Lbn(0), Lbn::MAX).take(EVICT_RANGES) {
             // The part that the previous reason covers does not need another.
-            let far = (start.max(next + window)..end).step_by(window as usize);
-            for at in far.take(blocks.saturating_sub(seen).div_ceil(window) as usize) {
-                dues.push(WritebackReason::Evict(inode.ino, Lbn(at)));
-                next = at;
+            let far = start.max(next + window);
+            let wanted = blocks.saturating_sub(seen).div_ceil(window);
+            for skipped in (0..wanted).map(|windows| windows * window).take_while(|skipped| far + *skipped < end) {
+                next = far + skipped;
+                dues.push(WritebackReason::Evict(inode.ino, next));
             }
             seen += end - start;
         }

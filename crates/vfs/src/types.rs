@@ -3,6 +3,8 @@
 //! Block numbers, inode numbers and byte offsets are different types on purpose: they are not the
 //! same integer.
 
+use std::ops::{Add, Range, Sub};
+
 use moafs_runtime::Timestamp;
 
 /// An inode number. Never 0.
@@ -17,6 +19,57 @@ pub struct Lbn(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct BlockAddr(pub u64);
 
+/// Steps and distances of positions. A step never leaves the range of the number.
+macro_rules! position {
+    ($($t:ty),*) => {$(
+        impl $t {
+            /// The last position of all.
+            pub const MAX: $t = Self(u64::MAX);
+
+            /// Returns the steps from `before` to here, `None` if it lies behind.
+            pub fn checked_sub(self, before: $t) -> Option<u64> {
+                self.0.checked_sub(before.0)
+            }
+
+            /// Returns the position `steps` further on, the last of all at most.
+            pub fn saturating_add(self, steps: u64) -> $t {
+                Self(self.0.saturating_add(steps))
+            }
+
+            /// Returns the position `steps` before, the first of all at least.
+            pub fn saturating_sub(self, steps: u64) -> $t {
+                Self(self.0.saturating_sub(steps))
+            }
+        }
+
+        impl Add<u64> for $t {
+            type Output = $t;
+            fn add(self, steps: u64) -> $t {
+                Self(self.0 + steps)
+            }
+        }
+
+        impl Sub for $t {
+            type Output = u64;
+            fn sub(self, before: $t) -> u64 {
+                self.0 - before.0
+            }
+        }
+    )*};
+}
+position!(Lbn, BlockAddr);
+
+macro_rules! shown_as_number {
+    ($($t:ty),*) => {$(
+        impl std::fmt::Display for $t {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    )*};
+}
+shown_as_number!(Ino, Lbn, BlockAddr);
+
 /// Contiguous blocks on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BlockRun {
@@ -29,7 +82,7 @@ pub struct BlockRun {
 impl BlockRun {
     /// Returns the block after the last one.
     pub fn end(self) -> BlockAddr {
-        BlockAddr(self.start.0 + u64::from(self.len))
+        self.start + u64::from(self.len)
     }
 }
 
@@ -43,9 +96,30 @@ pub struct LbnRange {
 }
 
 impl LbnRange {
+    /// Returns the blocks from `start` up to `end`, which is not before `start` nor 2³² blocks behind it.
+    pub fn between(start: Lbn, end: Lbn) -> LbnRange {
+        debug_assert!(end - start <= u64::from(u32::MAX));
+        LbnRange { start, len: (end - start) as u32 }
+    }
+
     /// Returns the logical block after the last one.
     pub fn end(self) -> Lbn {
-        Lbn(self.start.0 + u64::from(self.len))
+        self.start + u64::from(self.len)
+    }
+
+    /// Returns the range as maps and sets by block take it.
+    pub fn bounds(self) -> Range<Lbn> {
+        self.start..self.end()
+    }
+
+    /// Returns the blocks in order.
+    pub fn lbns(self) -> impl Iterator<Item = Lbn> {
+        (0..u64::from(self.len)).map(move |skipped| self.start + skipped)
+    }
+
+    /// Returns how many blocks of the range are before `at`, which lies in it or at its end.
+    pub fn index_of(self, at: Lbn) -> usize {
+        (at - self.start) as usize
     }
 }
 

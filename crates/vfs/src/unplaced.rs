@@ -30,6 +30,11 @@ impl MapShape {
     /// The shape of a map without map blocks.
     pub const FLAT: MapShape = MapShape { direct: u64::MAX, fan: 1, trees: &[] };
 
+    /// Returns the map blocks that lead to a file block, the lowest first.
+    fn keys(&self, at: Lbn) -> SmallVec<[MapKey; 3]> {
+        self.path(at).0
+    }
+
     /// Returns the map blocks that lead to a file block, the lowest first, and the first file block behind those of the
     /// lowest one.
     fn path(&self, at: Lbn) -> (SmallVec<[MapKey; 3]>, u64) {
@@ -136,7 +141,7 @@ impl Unplaced {
             let (path, end) = self.shape.path(at);
             let end = Lbn(end.min(range.end().0));
             if !path.is_empty() {
-                parts.push(LbnRange { start: at, len: (end.0 - at.0) as u32 });
+                parts.push(LbnRange { start: at, len: (end - at) as u32 });
             }
             at = end;
         }
@@ -150,7 +155,7 @@ impl Unplaced {
         let mut more = 0;
         for at in parts {
             let (path, _) = self.shape.path(at);
-            let levels = missing.iter().find(|known| self.shape.path(known.at).0.first() == path.first());
+            let levels = missing.iter().find(|known| self.shape.keys(known.at).first() == path.first());
             let levels = levels.map_or(u8::MAX, |known| known.levels);
             let new = path.iter().take_while(|key| !self.maps.contains_key(key) && !before.contains(key));
             more += new.filter(|key| key.level <= levels).count() as u64;
@@ -162,7 +167,7 @@ impl Unplaced {
     /// Adds a file block without a place that became dirty.
     pub(crate) fn add(&mut self, at: Lbn) {
         self.blocks += 1;
-        for key in self.shape.path(at).0 {
+        for key in self.shape.keys(at) {
             match self.maps.entry(key) {
                 Entry::Occupied(mut there) => {
                     there.get_mut().children += 1;
@@ -178,13 +183,13 @@ impl Unplaced {
 
     /// Returns true if the lowest map block above `at` leads to a block without a place.
     pub(crate) fn has_map(&self, at: Lbn) -> bool {
-        self.shape.path(at).0.first().is_some_and(|lowest| self.maps.contains_key(lowest))
+        self.shape.keys(at).first().is_some_and(|lowest| self.maps.contains_key(lowest))
     }
 
     /// Notes which map blocks exist and which are missing.
     pub(crate) fn note_missing(&mut self, known: &[Missing]) {
         for known in known.iter().filter(|known| known.levels < u8::MAX) {
-            for key in &self.shape.path(known.at).0 {
+            for key in &self.shape.keys(known.at) {
                 if key.level > known.levels {
                     self.note_exists(key);
                 } else {
@@ -222,7 +227,7 @@ impl Unplaced {
     /// blocks less are promised: that block, and the map blocks that exist now.
     pub(crate) fn place(&mut self, at: Lbn, allocated: bool) -> u64 {
         let before = self.promise();
-        for key in &self.shape.path(at).0 {
+        for key in &self.shape.keys(at) {
             self.note_exists(key);
         }
         self.remove(at, allocated);
@@ -233,7 +238,7 @@ impl Unplaced {
     pub(crate) fn remove(&mut self, at: Lbn, allocated: bool) {
         self.blocks -= 1;
         self.allocated -= u64::from(allocated);
-        for key in self.shape.path(at).0 {
+        for key in self.shape.keys(at) {
             let Entry::Occupied(mut there) = self.maps.entry(key) else {
                 debug_assert!(false, "{key:?} leads to a block without a place");
                 return;
@@ -251,8 +256,8 @@ impl Unplaced {
     /// unmapping that range may free them, though a block below them still has no place.
     fn at_edges(&self, from: Lbn, to: Lbn) -> SmallVec<[MapKey; 6]> {
         let mut keys: SmallVec<[MapKey; 6]> = SmallVec::new();
-        for edge in [from, to].into_iter().filter(|edge| edge.0 > 0 && edge.0 < u64::MAX) {
-            let (before, behind) = (self.shape.path(Lbn(edge.0 - 1)).0, self.shape.path(edge).0);
+        for edge in [from, to].into_iter().filter(|edge| *edge > Lbn(0) && *edge < Lbn::MAX) {
+            let (before, behind) = (self.shape.keys(edge.saturating_sub(1)), self.shape.keys(edge));
             let both = before.iter().filter(|key| behind.contains(key) && self.maps.contains_key(key));
             for key in both {
                 if !keys.contains(key) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use moafs_runtime::leaf::Mutex;
 
 use crate::manner::{Manner, Manners};
-use crate::types::{BlockRun, Ino};
+use crate::types::{BlockAddr, BlockRun, Ino};
 
 /// Walks that are remembered. The fewer there are, the rarer two steps in a row happen by chance.
 const WALKS_MAX: usize = 8;
@@ -28,7 +28,7 @@ const SAMPLE_BLOCKS: u64 = 64;
 #[derive(Debug, Clone, Copy)]
 struct Walk {
     /// The block of the volume behind the last one that the walker missed or was brought.
-    next_block: u64,
+    next_block: BlockAddr,
     /// The inode number that follows that of the file missed last.
     next_ino: u64,
     steps: u32,
@@ -41,7 +41,7 @@ impl Walk {
     /// may skip as many as it was brought: it finds those files in the cache.
     fn goes_on(&self, ino: Ino, run: BlockRun) -> Option<(Way, u64)> {
         let within = |skips: &u64| *skips <= u64::from(self.window);
-        let blocks = run.start.0.checked_sub(self.next_block).filter(within).map(|skips| (Way::Addresses, skips));
+        let blocks = run.start.checked_sub(self.next_block).filter(within).map(|skips| (Way::Addresses, skips));
         blocks.or_else(|| ino.0.checked_sub(self.next_ino).filter(within).map(|skips| (Way::Numbers, skips)))
     }
 
@@ -98,7 +98,7 @@ impl Walks {
     pub(crate) fn miss(&self, ino: Ino, run: BlockRun, blocks_max: u32) -> Option<Step> {
         let mut state = self.0.lock();
         let blocks_max = state.limit(blocks_max);
-        let next = Walk { next_block: run.end().0, next_ino: ino.0 + 1, steps: 0, window: 0 };
+        let next = Walk { next_block: run.end(), next_ino: ino.0 + 1, steps: 0, window: 0 };
         let found = state.walks.iter().enumerate().rev().find_map(|(i, walk)| Some((i, walk.goes_on(ino, run)?)));
         let Some((i, (way, skips))) = found else {
             if state.walks.len() == WALKS_MAX {
@@ -125,7 +125,7 @@ impl Walks {
     }
 
     /// Notes that the walk that stood at `from` has been brought everything up to `to`.
-    pub(crate) fn brought(&self, from: u64, to: u64) {
+    pub(crate) fn brought(&self, from: BlockAddr, to: BlockAddr) {
         let mut state = self.0.lock();
         if let Some(walk) = state.walks.iter_mut().rev().find(|walk| walk.next_block == from) {
             walk.next_block = to;
@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     fn block(at: u64) -> BlockRun {
-        BlockRun { start: crate::types::BlockAddr(at), len: 1 }
+        BlockRun { start: BlockAddr(at), len: 1 }
     }
 
     fn miss(walks: &Walks, ino: u64, at: u64) -> Option<(Way, u32)> {
@@ -189,7 +189,7 @@ mod tests {
             let (way, window) = miss(&walks, 1000 - at, at).unwrap();
             assert_eq!(way, Way::Addresses);
             windows.push(window);
-            walks.brought(at + 1, at + 1 + u64::from(window));
+            walks.brought(BlockAddr(at + 1), BlockAddr(at + 1 + u64::from(window)));
             at += 1 + u64::from(window);
         }
         assert_eq!(windows, [4, 8, 16, 31, 31]);
@@ -228,7 +228,7 @@ mod tests {
             let step = walks.miss(Ino(at), block(at), 31).unwrap();
             let (window, wait) = (u64::from(step.window), if step.window == 0 { 1 } else { 100 });
             walks.waited(step, 1, window, Duration::from_millis(wait));
-            walks.brought(at + 1, at + 1 + window);
+            walks.brought(BlockAddr(at + 1), BlockAddr(at + 1 + window));
             at += 1 + window;
             alone += u64::from(step.window == 0);
         }

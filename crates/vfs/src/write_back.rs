@@ -287,7 +287,7 @@ impl<F: Format> WriteBack<F> {
                 None => Frozen { size: 0, pages: vec![None; from.range.len as usize] },
             };
             for (i, page) in frozen.pages.into_iter().enumerate() {
-                let at = Lbn(from.range.start.0 + i as u64);
+                let at = from.range.start + i as u64;
                 packing.add(inode.as_ref(), at, frozen.size, page);
             }
         }
@@ -313,8 +313,8 @@ impl<F: Format> WriteBack<F> {
         let Some(start) = in_place else { return Frozen { size, pages } };
         let mut at = 0;
         while at < range.len {
-            let lbn = Lbn(range.start.0 + u64::from(at));
-            let expected = BlockAddr(start.0 + u64::from(at));
+            let lbn = range.start + u64::from(at);
+            let expected = start + u64::from(at);
             let (len, same) = match self.format.map(&inode.node, lbn, range.len - at) {
                 Ok(Mapping::Run(run) | Mapping::Unwritten(run)) => (run.len, run.start == expected),
                 Ok(hole) => (hole.len(), false),
@@ -333,7 +333,7 @@ impl<F: Format> WriteBack<F> {
         let mut cached = inode.pages.lock();
         for (i, page) in frozen.iter_mut().enumerate() {
             if page.take().is_some() {
-                cached.requeue(Lbn(start.0 + i as u64));
+                cached.requeue(start + i as u64);
             }
         }
         drop(cached);
@@ -442,7 +442,7 @@ impl<F: Format> WriteBack<F> {
         let owner = write.file_parts[0].inode.ino;
         // A full host file system does not mean that the device failed: there may be room later.
         let broken = !matches!(error, DiskError::HostFull { .. });
-        let error = Error::disk(format!("writing data of inode {} to block {}", owner.0, write.to.start.0), error);
+        let error = Error::disk(format!("writing data of inode {owner} to block {}", write.to.start), error);
         self.requeue(&write.file_parts, &error);
         if broken {
             self.format.fail(&error.to_string());
@@ -459,7 +459,7 @@ impl<F: Format> WriteBack<F> {
         for file_part in file_parts {
             {
                 let mut pages = file_part.inode.pages.lock();
-                (file_part.range.start.0..file_part.range.end().0).for_each(|at| pages.requeue(Lbn(at)));
+                file_part.range.lbns().for_each(|at| pages.requeue(at));
                 // The page may have been clean before, and only moved.
                 self.list_dirty(&file_part.inode, &pages);
             }
@@ -670,7 +670,7 @@ struct Packing<'a, F: Format> {
 impl<F: Format> Packing<'_, F> {
     fn add(&mut self, inode: Option<&Shared<F>>, at: Lbn, size: u64, page: Option<Page>) {
         let here = self.next;
-        self.next = BlockAddr(here.0 + 1);
+        self.next = here + 1;
         let (Some(inode), Some(page)) = (inode, page) else {
             self.close();
             match self.lost.last_mut() {
