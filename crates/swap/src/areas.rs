@@ -24,6 +24,13 @@ use crate::slots::Slots;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AreaNo(pub u32);
 
+impl AreaNo {
+    /// Returns the number as an index.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
 /// The end of a list.
 const NONE: u32 = u32::MAX;
 
@@ -166,18 +173,18 @@ impl Areas {
 
     /// Returns an area by number.
     pub fn get(&self, area: AreaNo) -> &Area {
-        &self.table[area.0 as usize]
+        &self.table[area.index()]
     }
 
     /// Returns an area by number, for changes.
     pub fn get_mut(&mut self, area: AreaNo) -> &mut Area {
-        &mut self.table[area.0 as usize]
+        &mut self.table[area.index()]
     }
 
     /// Adds an area over a run of [`Areas::blocks`], all slots free; `None` if the table is full.
     pub fn create(&mut self, group: Group, run: BlockRun) -> Option<AreaNo> {
         debug_assert_eq!(run.len, self.blocks());
-        let head = self.by_group.get_mut(group.0 as usize)?;
+        let head = self.by_group.get_mut(group.index())?;
         let no = self.vacant.pop()?;
         let area = &mut self.table[no as usize];
         (area.group, area.run, area.age, area.held, area.spoiled) = (group, run, self.created, self.slots, 0);
@@ -217,7 +224,7 @@ impl Areas {
         let before = self.in_group(group).find(|other| self.get(*other).next_in_group == area.0);
         match before {
             Some(before) => self.get_mut(before).next_in_group = next,
-            None => self.by_group[group.0 as usize] = next,
+            None => self.by_group[group.index()] = next,
         }
         self.vacant.push(area.0);
         self.live -= 1;
@@ -225,7 +232,7 @@ impl Areas {
 
     /// Returns the areas of a group, newest first.
     pub fn in_group(&self, group: Group) -> impl Iterator<Item = AreaNo> {
-        let first = self.by_group.get(group.0 as usize).copied().unwrap_or(NONE);
+        let first = self.by_group.get(group.index()).copied().unwrap_or(NONE);
         self.follow(first, |area| area.next_in_group)
     }
 
@@ -280,7 +287,7 @@ impl Areas {
         let granule = self.granule;
         let area = self.get_mut(area);
         area.held -= count;
-        BlockRun { start: BlockAddr(area.run.start.0 + u64::from(slot) * u64::from(granule)), len: count * granule }
+        BlockRun { start: area.run.start + u64::from(slot) * u64::from(granule), len: count * granule }
     }
 
     /// Returns the first block of a slot.

@@ -25,14 +25,14 @@ impl Avoid {
 
     /// Avoids a group from `now` on for at least `span`.
     pub fn add(&mut self, group: Group, now: Time, span: Duration) {
-        if let Some(until) = self.until.get_mut(group.0 as usize) {
+        if let Some(until) = self.until.get_mut(group.index()) {
             *until = (*until).max(now + span);
         }
     }
 
     /// Returns true if no area should be created there now.
     pub fn contains(&self, group: Group, now: Time) -> bool {
-        self.until.get(group.0 as usize).is_none_or(|until| now < *until)
+        self.until.get(group.index()).is_none_or(|until| now < *until)
     }
 }
 

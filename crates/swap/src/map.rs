@@ -18,6 +18,13 @@ use crate::page::PageNo;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SlotNo(pub u32);
 
+impl SlotNo {
+    /// Returns the number as an index.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
 /// The value for no page, or no slot.
 const NONE: u32 = u32::MAX;
 
@@ -64,13 +71,13 @@ impl SwapMap {
 
     /// Returns the slot of a page; `None` if the page is not out.
     pub fn slot_of(&self, page: PageNo) -> Option<SlotNo> {
-        let slot = *self.slot_of.get(page.0 as usize)?;
+        let slot = *self.slot_of.get(page.index())?;
         (slot != NONE).then_some(SlotNo(slot))
     }
 
     /// Returns the page that a slot holds.
     pub fn page_of(&self, slot: SlotNo) -> Option<PageNo> {
-        let page = *self.page_of.get(slot.0 as usize)?;
+        let page = *self.page_of.get(slot.index())?;
         (page != NONE).then_some(PageNo(page))
     }
 
@@ -89,27 +96,27 @@ impl SwapMap {
     /// # Panics
     /// Beyond 4095 of one slot: more than there are threads.
     pub fn pin(&mut self, slot: SlotNo) {
-        let marks = &mut self.marks[slot.0 as usize];
+        let marks = &mut self.marks[slot.index()];
         assert!(*marks & PINS < PINS, "slot {} has {PINS} pins", slot.0);
         *marks += 1;
         let first = *marks & PINS == 1;
-        self.passing += u32::from(first && self.page_of[slot.0 as usize] == NONE);
+        self.passing += u32::from(first && self.page_of[slot.index()] == NONE);
     }
 
     /// Removes a pin. Returns true if the slot is free now.
     #[must_use]
     pub fn unpin(&mut self, slot: SlotNo) -> bool {
-        let marks = &mut self.marks[slot.0 as usize];
+        let marks = &mut self.marks[slot.index()];
         debug_assert!(*marks & PINS > 0, "slot {} has no pin", slot.0);
         *marks -= 1;
-        let free = *marks & PINS == 0 && self.page_of[slot.0 as usize] == NONE;
+        let free = *marks & PINS == 0 && self.page_of[slot.index()] == NONE;
         self.passing -= u32::from(free);
         free
     }
 
     /// Returns true if a request for the slot is under way.
     pub fn is_pinned(&self, slot: SlotNo) -> bool {
-        self.marks[slot.0 as usize] & PINS != 0
+        self.marks[slot.index()] & PINS != 0
     }
 
     /// Makes a page the owner of a pinned slot without one. Returns the slot that the page had, if it is free now.
@@ -117,8 +124,8 @@ impl SwapMap {
     pub fn put(&mut self, page: PageNo, slot: SlotNo) -> Option<SlotNo> {
         debug_assert!(self.is_pinned(slot) && self.page_of(slot).is_none(), "slot {} is not there to be given", slot.0);
         let left = self.clear(page);
-        self.slot_of[page.0 as usize] = slot.0;
-        self.page_of[slot.0 as usize] = page.0;
+        self.slot_of[page.index()] = slot.0;
+        self.page_of[slot.index()] = page.0;
         self.pages_out += 1;
         self.passing -= 1;
         left
@@ -128,8 +135,8 @@ impl SwapMap {
     #[must_use]
     pub fn clear(&mut self, page: PageNo) -> Option<SlotNo> {
         let slot = self.slot_of(page)?;
-        self.slot_of[page.0 as usize] = NONE;
-        self.page_of[slot.0 as usize] = NONE;
+        self.slot_of[page.index()] = NONE;
+        self.page_of[slot.index()] = NONE;
         self.pages_out -= 1;
         self.part(slot);
         if self.is_pinned(slot) {
@@ -142,41 +149,41 @@ impl SwapMap {
     /// Removes the join marks of a slot and of the next one: its contents are replaced, and the new
     /// page left memory with neither.
     pub fn part(&mut self, slot: SlotNo) {
-        self.marks[slot.0 as usize] &= !JOINED;
-        if let Some(next) = self.marks.get_mut(slot.0 as usize + 1) {
+        self.marks[slot.index()] &= !JOINED;
+        if let Some(next) = self.marks.get_mut(slot.index() + 1) {
             *next &= !JOINED;
         }
     }
 
     /// Records that a slot was written in one request with the one before it.
     pub fn join(&mut self, slot: SlotNo) {
-        self.marks[slot.0 as usize] |= JOINED;
+        self.marks[slot.index()] |= JOINED;
     }
 
     /// Returns true if a slot and the one before it hold pages that left together.
     pub fn is_joined(&self, slot: SlotNo) -> bool {
-        self.marks.get(slot.0 as usize).is_some_and(|marks| marks & JOINED != 0)
+        self.marks.get(slot.index()).is_some_and(|marks| marks & JOINED != 0)
     }
 
     /// Sets or clears the mark that the owner's bytes change in place: until that has ended the
     /// slot is not read.
     pub fn set_overwritten(&mut self, slot: SlotNo, on: bool) {
-        set(&mut self.marks[slot.0 as usize], OVERWRITTEN, on);
+        set(&mut self.marks[slot.index()], OVERWRITTEN, on);
     }
 
     /// Returns true if the owner's bytes are changing now.
     pub fn is_being_overwritten(&self, slot: SlotNo) -> bool {
-        self.marks[slot.0 as usize] & OVERWRITTEN != 0
+        self.marks[slot.index()] & OVERWRITTEN != 0
     }
 
     /// Sets or clears the mark that a write to a slot without an owner failed.
     pub fn set_spoiled(&mut self, slot: SlotNo, on: bool) {
-        set(&mut self.marks[slot.0 as usize], SPOILED, on);
+        set(&mut self.marks[slot.index()], SPOILED, on);
     }
 
     /// Returns true if a write to the slot failed and it has no owner.
     pub fn is_spoiled(&self, slot: SlotNo) -> bool {
-        self.marks[slot.0 as usize] & SPOILED != 0
+        self.marks[slot.index()] & SPOILED != 0
     }
 }
 

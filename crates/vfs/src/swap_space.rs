@@ -20,6 +20,13 @@ use crate::types::{BlockAddr, BlockRun};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Group(pub u32);
 
+impl Group {
+    /// Returns the number as an index.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
 /// The place in which a run of swap space is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Where {

@@ -14,6 +14,13 @@ use crate::page::PageNo;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Frame(u32);
 
+impl Frame {
+    /// Returns the number as an index.
+    pub(super) fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
 /// The rim and the positions of its hands.
 #[derive(Debug)]
 pub(super) struct Clock {
@@ -64,14 +71,14 @@ impl Clock {
             self.rim.push(None);
             Frame(self.rim.len() as u32 - 1)
         });
-        self.rim[frame.0 as usize] = Some(page);
+        self.rim[frame.index()] = Some(page);
         frame
     }
 
     /// Empties the frame of a page that is gone.
     pub(super) fn remove(&mut self, frame: Frame) {
-        debug_assert!(self.rim[frame.0 as usize].is_some(), "{frame:?} is empty");
-        self.rim[frame.0 as usize] = None;
+        debug_assert!(self.rim[frame.index()].is_some(), "{frame:?} is empty");
+        self.rim[frame.index()] = None;
         self.empty.push(frame);
     }
 

@@ -90,7 +90,7 @@ impl Pager {
     }
 
     fn serve(&mut self, page: PageNo, write: bool) -> Result<(), RegionError> {
-        match self.pages[page.0 as usize] {
+        match self.pages[page.index()] {
             Some(Resident { mapped: true, .. }) => {
                 return self.serve_mapped(page, write).map_err(host("answering a fault"));
             }
@@ -140,7 +140,7 @@ impl Pager {
 
     /// Returns the state of a page that is known to be in memory.
     fn resident(&mut self, page: PageNo) -> &mut Resident {
-        self.pages[page.0 as usize].as_mut().expect("a page in memory")
+        self.pages[page.index()].as_mut().expect("a page in memory")
     }
 
     /// Brings in an absent page.
@@ -163,7 +163,7 @@ impl Pager {
         let mut arrived = Ok(());
         swap.page_in_with(page, neighbours, &mut |came, contents| {
             let wanted = came == page;
-            let absent = matches!(self.pages.get(came.0 as usize), Some(None));
+            let absent = matches!(self.pages.get(came.index()), Some(None));
             if arrived.is_ok() && absent && (wanted || self.clock.room() > 0) {
                 arrived = self.arrive(came, contents, !wanted);
             }
@@ -179,7 +179,7 @@ impl Pager {
         self.memory.write(page, contents).map_err(host("filling a page"))?;
         self.stats.ahead += u64::from(ahead);
         let frame = self.clock.place(page);
-        self.pages[page.0 as usize] = Some(Resident { frame, mapped: false, dirty: false, ahead });
+        self.pages[page.index()] = Some(Resident { frame, mapped: false, dirty: false, ahead });
         Ok(())
     }
 
@@ -269,7 +269,7 @@ impl Pager {
 
     /// Marks a page as out. The caller drops its contents.
     fn leave(&mut self, page: PageNo) {
-        let Some(resident) = self.pages[page.0 as usize].take() else { return };
+        let Some(resident) = self.pages[page.index()].take() else { return };
         self.clock.remove(resident.frame);
         self.stats.left += 1;
         if resident.ahead {
@@ -301,7 +301,7 @@ impl Pager {
     pub(super) fn discard(&mut self, run: PageRun) {
         self.count_host_error(self.memory.unmap(run));
         for page in run.pages() {
-            if let Some(resident) = self.pages[page.0 as usize].take() {
+            if let Some(resident) = self.pages[page.index()].take() {
                 self.clock.remove(resident.frame);
             }
         }

@@ -76,7 +76,7 @@ impl Shared {
         }
         self.bench.swap.page_out(&leaves).expect("there is always room");
         for (page, _) in leaves {
-            let page = &self.pages[page.0 as usize];
+            let page = &self.pages[page.index()];
             page.ended.store(page.begun.load(Ordering::SeqCst), Ordering::SeqCst);
         }
     }
@@ -90,7 +90,7 @@ impl Shared {
     fn read_with(&self, page: u32) {
         let before = self.ended();
         let mut each = |page: PageNo, bytes: &[u8]| {
-            self.check(page.0, before[page.0 as usize], generation_of(page.0, bytes));
+            self.check(page.0, before[page.index()], generation_of(page.0, bytes));
         };
         self.bench.swap.page_in_with(PageNo(page), 7, &mut each).expect("the disk is well");
     }
