@@ -61,6 +61,16 @@ impl LoggedData {
         self.blocks.range(range).map(|(no, block)| (*no, block.contents.clone())).collect()
     }
 
+    /// Returns true if the newest contents of a block are here.
+    pub(super) fn has(&self, no: u64) -> bool {
+        self.blocks.contains_key(&no)
+    }
+
+    /// Returns the blocks whose newest contents are in the transactions up to `level`.
+    pub(super) fn upto(&self, level: Level) -> impl Iterator<Item = (u64, &Page)> {
+        self.blocks.iter().filter(move |(_, block)| block.level <= level).map(|(no, block)| (*no, &block.contents))
+    }
+
     /// Returns the blocks that transaction `level` contains.
     pub(super) fn images_of(&self, level: Level) -> impl Iterator<Item = (BlockNo, Page)> {
         let images = self.blocks.iter().filter(move |(_, block)| block.level == level);

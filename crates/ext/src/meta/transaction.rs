@@ -85,7 +85,7 @@ struct Running {
     data: Option<Epoch>,
     /// The last committed transaction.
     durable: Level,
-    /// Blocks with a copy in the part of the log that may be replayed.
+    /// Blocks with a copy that a replay may write: it is in the log, and no transaction that was closed revokes it.
     logged: BTreeSet<u64>,
     /// Contents of files that are in this transaction, or in one before, and not in their own places.
     contents: LoggedData,
@@ -177,6 +177,7 @@ impl Transactions {
         let mut running = self.running.lock();
         let before = running.blocks.insert(block.no, Arc::clone(block));
         debug_assert!(before.is_none_or(|before| Arc::ptr_eq(&before, block)), "two blocks {} change", block.no);
+        debug_assert!(!running.contents.has(block.no), "block {} has contents of a file in the log", block.no);
         running.revoked.remove(&block.no);
         running.data = running.data.max(data);
         running.number
@@ -198,12 +199,16 @@ impl Transactions {
     pub(super) fn log_data(&self, start: u64, pages: &[Page], wanted: bool) -> Option<Vec<bool>> {
         let mut running = self.running.lock();
         let level = running.number;
-        let taken = running.contents.take(start, pages, wanted, level)?;
-        // A block of metadata that the transaction made and freed may have been revoked, and handed out again at once.
-        for no in (start..).zip(&taken).filter_map(|(no, taken)| taken.then_some(no)) {
-            running.revoked.remove(&no);
+        let taken = running.contents.take(start, pages, wanted, level);
+        for (at, no) in (start..start + pages.len() as u64).enumerate() {
+            if taken.as_ref().is_some_and(|taken| taken[at]) {
+                // A block of metadata that the transaction made and freed may have been revoked, and handed out again.
+                running.revoked.remove(&no);
+            } else {
+                debug_assert!(running.may_be_overwritten(no), "a replay would write over the contents of block {no}");
+            }
         }
-        Some(taken)
+        taken
     }
 
     /// Returns the contents of files in the log for a range of blocks.
@@ -323,12 +328,21 @@ impl Transactions {
         running.number = Level(number.0 + 1);
         images.extend(running.contents.images_of(number));
         debug_assert!(are_distinct(&images), "a block is in transaction {} twice", number.0);
+        let revoked = std::mem::take(&mut running.revoked);
+        debug_assert!(
+            images.iter().all(|(no, _)| !revoked.contains(&no.0)),
+            "transaction {} revokes a block that it contains: no replay would write it",
+            number.0
+        );
+        for no in &revoked {
+            running.logged.remove(no);
+        }
         running.logged.extend(images.iter().map(|(no, _)| no.0));
         Ok(Closed {
             number,
             blocks,
             images,
-            revoked: std::mem::take(&mut running.revoked).into_iter().map(BlockNo).collect(),
+            revoked: revoked.into_iter().map(BlockNo).collect(),
             freed: std::mem::take(&mut running.freed),
             data: running.data.take(),
         })
@@ -364,19 +378,25 @@ impl Transactions {
     /// Writes all committed blocks home. The unfinished transaction has no part in it, and is still to be logged.
     fn settle_all(&self, cache: &Cache, committed: &mut Committed) -> Result<()> {
         if !committed.homeless.is_empty() {
+            debug_assert!(self.running.lock().owns(committed), "a block is written home that may be another file's");
             let written = write_all(&cache.device.disk, home_writes(cache, &committed.homeless))?;
             let flushed = cache.device.disk.make_durable(written);
             flushed.map_err(|source| Error::disk("flushing blocks that were written home", source))?;
         }
         committed.log.empty()?;
+        {
+            let coming = committed.unfinished.iter().flat_map(|closed| &closed.images);
+            let mut running = self.running.lock();
+            running.logged = coming.map(|(no, _)| no.0).collect();
+            let durable = running.durable;
+            debug_assert!(
+                running.contents.upto(durable).all(|(no, page)| committed.has_written(no, page)),
+                "contents leave the log that were not written home"
+            );
+            running.contents.written_home(durable);
+        }
         committed.homeless.clear();
         self.count_images(cache, committed);
-        let coming = committed.unfinished.iter().flat_map(|closed| &closed.images);
-        let mut running = self.running.lock();
-        running.logged = coming.map(|(no, _)| no.0).collect();
-        let durable = running.durable;
-        running.contents.written_home(durable);
-        drop(running);
         cache.note_written();
         Ok(())
     }
@@ -408,6 +428,11 @@ impl Transactions {
 }
 
 impl Committed {
+    /// Returns true if these contents of a file's block are among the images that are written home.
+    fn has_written(&self, no: u64, contents: &Page) -> bool {
+        self.homeless.get(&no).is_some_and(|here| here.kind == Kind::Data && here.image[..] == contents[..])
+    }
+
     /// Returns the blocks of the log that the unfinished transaction takes; `None` if there is nothing to write.
     fn blocks_needed(&self) -> Option<u32> {
         let closed = self.unfinished.as_ref()?;
@@ -417,6 +442,22 @@ impl Committed {
 }
 
 impl Running {
+    /// Returns true if the contents of a file may be written to a block in place: no replay writes it.
+    fn may_be_overwritten(&self, no: u64) -> bool {
+        !self.logged.contains(&no) || self.revoked.contains(&no)
+    }
+
+    /// Returns true if no block of a file that is to be written home may have been handed out again: each has contents
+    /// in the log, or is being freed by a transaction that is not durable.
+    fn owns(&self, committed: &Committed) -> bool {
+        let unfinished = committed.unfinished.as_ref();
+        let is_being_freed = |no: u64| {
+            self.revoked.contains(&no) || unfinished.is_some_and(|closed| closed.revoked.contains(&BlockNo(no)))
+        };
+        let of_files = committed.homeless.iter().filter(|(_, homeless)| homeless.kind == Kind::Data);
+        of_files.into_iter().all(|(no, _)| self.contents.has(*no) || is_being_freed(*no))
+    }
+
     fn is_empty(&self) -> bool {
         let has_data = self.contents.newest() == self.number;
         self.blocks.is_empty() && self.freed.is_empty() && self.revoked.is_empty() && !has_data

@@ -1,5 +1,7 @@
 //! Contents of files in the log.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use super::*;
 use crate::data_disk::DataDisk;
 use crate::meta::transaction::data_blocks_max;
@@ -134,4 +136,15 @@ fn a_block_of_metadata_that_was_made_and_freed_leaves_no_revoke_to_the_contents_
     volume.write(3000, &[7], Cause::Fsync);
     sweep(&volume.meta);
     assert_eq!(volume.replayed(), [3000], "an fsync was answered");
+}
+
+#[test]
+#[cfg(debug_assertions)]
+fn contents_never_go_to_the_place_of_a_block_that_a_replay_writes() {
+    let Some(volume) = Logging::new() else { return };
+    log_change(&volume.meta, 3000, 1);
+    sweep(&volume.meta);
+    let written = catch_unwind(AssertUnwindSafe(|| volume.write(3000, &[7], Cause::Age)));
+    assert!(written.is_err(), "the block was not revoked");
+    volume.write(3001, &[7], Cause::Age);
 }
