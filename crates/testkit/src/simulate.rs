@@ -13,6 +13,7 @@
 
 pub mod device;
 pub mod shared;
+pub mod turnover;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -34,6 +35,7 @@ use rand_pcg::Pcg64Mcg;
 
 use self::device::Device;
 use self::shared::{Excuses, Shared};
+use self::turnover::Turnover;
 use crate::crash::promise_of;
 use crate::drive::{Driver, Mount, Tolerance};
 use crate::family::{self, Family};
@@ -159,6 +161,8 @@ pub struct Plan {
     pub stale: bool,
     /// Percent of the changes of a file that its client fsyncs at once.
     pub fsyncs: u32,
+    /// Operations on small files that come and go ([`turnover`]) before each other operation of a client.
+    pub turnover: u32,
 }
 
 /// The reference checker judges one of this many seeds.
@@ -196,6 +200,7 @@ impl Plan {
         let areas = rng.random_ratio(1, 4);
         let stale = rng.random_ratio(1, 4);
         let fsyncs = pick(&mut rng, &[0, 0, 20, 70]) as u32;
+        let turnover = pick(&mut rng, &[0, 0, 0, 0, 0, 3, 8]) as u32;
         Plan {
             geometry,
             config,
@@ -216,6 +221,7 @@ impl Plan {
             areas,
             stale,
             fsyncs,
+            turnover,
         }
     }
 
@@ -800,7 +806,20 @@ impl<F: Family> Shift<F> {
             }
         }
         let mut fsync = None;
-        for _ in 0..self.plan.ops {
+        let mut turnover = Turnover::new(seed, self.cycle, self.limits.block_size);
+        'work: for _ in 0..self.plan.ops {
+            // An fsync of what has just changed comes first.
+            let turned = if fsync.is_none() { self.plan.turnover } else { 0 };
+            for _ in 0..turned {
+                if self.device.is_off() || vfs.failed().is_some() {
+                    break 'work;
+                }
+                ops += 1;
+                let op = turnover.next(&driver.model);
+                if !self.step(number, &mut driver, &mut history, op)? {
+                    break 'work;
+                }
+            }
             if self.device.is_off() || vfs.failed().is_some() {
                 break;
             }
