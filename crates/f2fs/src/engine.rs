@@ -40,6 +40,7 @@ mod dir;
 mod evict;
 mod fsync;
 mod incore;
+mod inline;
 mod inodes;
 mod map;
 mod mount;
@@ -163,13 +164,12 @@ impl Format for F2fs {
     }
 
     fn resident(&self, file: &Self::Node, at: Lbn) -> Result<Option<Vec<u8>>> {
-        if at.0 > 0 {
-            return Ok(None);
-        }
-        if self.is_inline(file, Inline::DATA) {
-            return Ok(Some(self.inline_bytes(file)));
-        }
-        Ok(self.owned.get(file.ino, at.0).map(|block| block.view(<[u8]>::to_vec)))
+        let is_there = at.0 == 0 && Format::is_inline(self, file);
+        Ok(is_there.then(|| self.inline_bytes(file)))
+    }
+
+    fn is_inline(&self, file: &Self::Node) -> bool {
+        F2fs::is_inline(self, file, Inline::DATA)
     }
 
     fn neighbours(&self, file: &Self::Node, around: BlockRun, reach: u32) -> Vec<Neighbour> {

@@ -356,11 +356,16 @@ pub trait Format: Send + Sync + 'static {
     fn readlink(&self, link: &Self::Node) -> Result<Vec<u8>>;
     /// Returns the mapping at `at`: one run of at most `max` blocks (`max` > 0).
     fn map(&self, file: &Self::Node, at: Lbn, max: u32) -> Result<Mapping>;
-    /// Returns the contents of a block of a regular file that has no block of its own on the device: they lie in the
-    /// inode, or wait in memory. Asked where the map shows a hole or an unwritten block; at most a block, and what is
-    /// missing of it is zeros.
+    /// Returns the contents of a block of a regular file that lie in its inode: of the first one only. Asked where the
+    /// map shows no contents; at most a block, and what is missing of it is zeros.
     fn resident(&self, _file: &Self::Node, _at: Lbn) -> Result<Option<Vec<u8>>> {
         Ok(None)
+    }
+    /// Returns true if the contents of a regular file lie in its inode ([`Self::resident`]). Asked before changes:
+    /// until [`FormatOp::place`] has placed the first block, or all of the file was unmapped, vfs places no other one,
+    /// and tells no size beyond the one that the inode has. Nothing makes it true again.
+    fn is_inline(&self, _file: &Self::Node) -> bool {
+        false
     }
     /// Returns the disk that contents of files are read from and written to: the volume's, unless the format has
     /// newer contents in a journal.

@@ -172,6 +172,10 @@ impl<F: Format> Files<F> {
                     return Ok(offset);
                 }
                 Written::Needs(need) => more = need,
+                Written::Inline => {
+                    drop(locked);
+                    self.leave_inode(inode)?;
+                }
             }
         }
     }
@@ -203,7 +207,7 @@ impl<F: Format> Files<F> {
     }
 
     /// Asks the format for the shape of the file's map, before the first of its blocks waits for a place.
-    fn note_shape(&self, inode: &Shared<F>) {
+    pub(crate) fn note_shape(&self, inode: &Shared<F>) {
         if inode.pages.lock().unplaced.blocks() == 0 {
             let shape = self.format.map_shape(&inode.node);
             inode.pages.lock().unplaced.set_shape(shape);
@@ -308,6 +312,11 @@ impl<F: Format> Files<F> {
         if len == 0 {
             return Ok(Written::At(offset));
         }
+        let range = self.blocks_of(offset, len);
+        let is_within_first = range.end() == Lbn(1) && !matches!(write.source, Source::Holes(_));
+        if !is_within_first && self.format.is_inline(&inode.node) {
+            return Ok(Written::Inline);
+        }
         if end > attr.size && !write.keep_size {
             self.unmap_overhang(inode)?;
             match write.source {
@@ -318,7 +327,6 @@ impl<F: Format> Files<F> {
                 _ => {}
             }
         }
-        let range = self.blocks_of(offset, len);
         self.finish_fills_of(inode, range);
         let (mut pages, addressed, missing, bases, fresh) = loop {
             let placements = inode.pages.lock().placements();
@@ -531,6 +539,8 @@ enum Written {
     At(u64),
     /// More blocks are new than were admitted: the space request to try again with.
     Needs(SpaceRequest),
+    /// The contents of the file have to leave its inode first.
+    Inline,
 }
 
 fn blocks_in(need: SpaceRequest) -> u64 {
@@ -538,7 +548,7 @@ fn blocks_in(need: SpaceRequest) -> u64 {
 }
 
 /// Returns the most space that `fresh` blocks of `range` need.
-fn need_of(unplaced: &Unplaced, range: LbnRange, fresh: u64) -> SpaceRequest {
+pub(crate) fn need_of(unplaced: &Unplaced, range: LbnRange, fresh: u64) -> SpaceRequest {
     if fresh == 0 {
         return SpaceRequest::default();
     }

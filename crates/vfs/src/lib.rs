@@ -52,7 +52,7 @@
 //! |---|---|---|
 //! | `inner::Inner` | the syncer's task | `sync`: durability; `syncer`: background work |
 //! | `names::Namespace` | the rename lock | `names`, `rename`: look-up, listing, every change of names |
-//! | `io::Files` | none | `io`, `range_ops`: reading and writing; truncate, allocate, seek, copy. `attr`, `xattr` |
+//! | `io::Files` | none | `io`, `range_ops`: reading and writing; truncate, allocate, seek, copy. `inline`: contents that leave their inode. `attr`, `xattr` |
 //! | `pressure::Pressure` | rounds of freeing space | `pressure`: what is done before ENOSPC when space is short |
 //! | `write_back::WriteBack` | the pace of writers | `write_back`: carrying out plans; `room`: writers at the limit of dirty data; `defrag` |
 //! | `reader::Reader` | read-aheads under way | `reader`: contents through the cache, with read-ahead |
@@ -116,6 +116,7 @@ mod flight;
 pub mod format;
 pub mod full_host;
 pub mod health;
+mod inline;
 mod inner;
 mod inode;
 mod inode_table;

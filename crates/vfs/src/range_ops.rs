@@ -33,7 +33,14 @@ impl<F: Format> Files<F> {
         }
         self.make_room(self.shape.block_size as usize)?;
         let from = Lbn(size.div_ceil(self.block_bytes()));
-        let (_exclusive, edges) = self.lock_to_unmap(inode, from, LBN_END)?;
+        let (_exclusive, edges) = loop {
+            let locked = self.lock_to_unmap(inode, from, LBN_END)?;
+            if size <= inode.size() || !self.format.is_inline(&inode.node) {
+                break locked;
+            }
+            drop(locked);
+            self.leave_inode(inode)?;
+        };
         inode.check_alive()?;
         let old = inode.size();
         if size > old {
@@ -137,9 +144,18 @@ impl<F: Format> Files<F> {
         if within > 0 {
             self.zero_part(inode, tail, within, block_bytes as usize)?;
             inode.pages.lock().cut(tail, within as u32);
+            self.drop_inline_page(inode, tail);
         }
         self.discard(inode, Lbn(size.div_ceil(block_bytes)), LBN_END);
         Ok(())
+    }
+
+    /// Drops the page of contents that lie in the inode, where the format cuts them: the page still has what is cut.
+    fn drop_inline_page(&self, inode: &Shared<F>, at: Lbn) {
+        let is_unsettled = inode.pages.lock().get(at).is_some_and(|slot| slot.is_unsettled());
+        if !is_unsettled && self.format.is_inline(&inode.node) {
+            self.discard(inode, at, at + 1);
+        }
     }
 
     pub(crate) fn allocate(&self, who: &Credentials, ino: Ino, offset: u64, len: u64, how: Allocate) -> Result<()> {
@@ -200,6 +216,7 @@ impl<F: Format> Files<F> {
         let block_bytes = self.block_bytes();
         let (mut at, last) = (offset / block_bytes, end.div_ceil(block_bytes));
         let len = u32::try_from(last - at).unwrap_or(u32::MAX);
+        self.leave_inode(inode)?;
         // Blocks that wait to be written get their places first: until then they would count beside those for them.
         if !inode.pages.lock().unallocated(LbnRange { start: Lbn(at), len }).is_empty() {
             self.write_back_file(inode, WritebackReason::Sync(inode.ino))?;
@@ -303,6 +320,7 @@ impl<F: Format> Files<F> {
 
     /// Makes a hole of `offset..end`.
     fn punch(&self, who: &Credentials, inode: &Shared<F>, offset: u64, end: u64) -> Result<()> {
+        self.leave_inode(inode)?;
         let block_bytes = self.block_bytes();
         let first = offset.div_ceil(block_bytes);
         // Behind the end of the file there is nothing to unmap, wherever that is.
@@ -386,9 +404,7 @@ impl<F: Format> Files<F> {
         let next = at + u64::from(mapping.len().clamp(1, max));
         match mapping {
             Mapping::Run(_) => Ok((true, next)),
-            Mapping::Hole { .. } | Mapping::Unwritten(_) if self.format.resident(&inode.node, at)?.is_some() => {
-                Ok((true, at + 1))
-            }
+            Mapping::Hole { .. } if self.format.resident(&inode.node, at)?.is_some() => Ok((true, at + 1)),
             Mapping::Hole { .. } | Mapping::Unwritten(_) => Ok((false, next.min(unsettled))),
         }
     }

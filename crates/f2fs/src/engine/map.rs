@@ -173,7 +173,7 @@ impl F2fs {
     /// Maps the file blocks `at` to the blocks `to`.
     pub(super) fn place_run(&self, file: &Incore, at: LbnRange, to: BlockRun, admission: &mut Admission) -> Result<()> {
         let _map = file.map.lock();
-        self.leave_inline(file, at, admission)?;
+        self.leave_inline(file, at)?;
         self.space.end_flight(to);
         self.forget_owned(file, at.start.0..at.end().0);
         for i in 0..u64::from(at.len) {
@@ -211,38 +211,6 @@ impl F2fs {
             self.space.free(before);
         }
         Ok(())
-    }
-
-    /// Moves contents out of the inode: they are dropped if `written` covers them, else they get a
-    /// block of their own.
-    fn leave_inline(&self, file: &Incore, written: LbnRange, admission: &mut Admission) -> Result<()> {
-        if !self.is_inline(file, Inline::DATA) {
-            return Ok(());
-        }
-        let bytes = self.inline_bytes(file);
-        self.clear_inline(file)?;
-        if written.start.0 > 0 && !bytes.is_empty() {
-            let mut block = moafs_disk::Buf::zeroed(crate::format::BLOCK);
-            block[..bytes.len()].copy_from_slice(&bytes);
-            self.adopt(file, 0, block, admission)?;
-        }
-        Ok(())
-    }
-
-    /// Returns the contents of a file that lie in its inode.
-    pub(super) fn inline_bytes(&self, file: &Incore) -> Vec<u8> {
-        let area = self.layout(file).inline_range();
-        file.node.view(|bytes| {
-            let area = &bytes[area];
-            let size = usize::try_from(inode::size(bytes)).unwrap_or(usize::MAX);
-            area[..area.len().min(size)].to_vec()
-        })
-    }
-
-    fn clear_inline(&self, file: &Incore) -> Result<()> {
-        let area = self.layout(file).inline_range();
-        self.change(&file.node, |bytes| bytes[area].fill(0));
-        self.change_inode(file, |inode| inode.inline.remove(Inline::DATA | Inline::DATA_EXIST))
     }
 
     /// Unmaps and frees about `at_most` blocks of `from..to`, from the end.

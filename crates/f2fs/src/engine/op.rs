@@ -125,9 +125,12 @@ impl FormatOp for F2fsOp<'_> {
         if attr.nlink > 0 && self.fs.orphans.lock().remove(&node.ino) {
             self.fs.require_checkpoint(node);
         }
-        let shrinks = attr.kind == FileKind::Regular && self.fs.is_inline(node, Inline::DATA);
+        let cuts = attr.kind == FileKind::Regular && self.fs.is_inline(node, Inline::DATA);
+        if cuts {
+            self.fs.check_fits_inline(node, disk_size)?;
+        }
         self.fs.change_inode(node, |inode| put_attr(inode, attr, disk_size))?;
-        if shrinks {
+        if cuts {
             self.fs.cut_inline(node, disk_size);
         }
         Ok(())
@@ -269,15 +272,5 @@ impl F2fs {
             None => "it is a hole".to_owned(),
         };
         self.health.watch(Err(super::convert::damaged(structure.damage(None, problem))))
-    }
-
-    /// Clears inline contents beyond the new end of the file.
-    fn cut_inline(&self, file: &Incore, size: u64) {
-        let area = self.layout(file).inline_range();
-        self.change(&file.node, |bytes| {
-            let area = &mut bytes[area];
-            let keep = usize::try_from(size).unwrap_or(usize::MAX).min(area.len());
-            area[keep..].fill(0);
-        });
     }
 }

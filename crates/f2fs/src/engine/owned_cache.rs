@@ -1,4 +1,4 @@
-//! Blocks whose contents are the format's own: directories, long symbolic links, contents that had to leave an inode.
+//! Blocks whose contents are the format's own: directories and long symbolic links.
 //!
 //! They change in memory and are written, each to a new block, with the next checkpoint. Until then
 //! a new one is *reserved* in its file: counted, without an address.
