@@ -50,6 +50,8 @@ pub struct Shape {
     pub time_range: (i64, i64),
     /// True if time stamps keep nanoseconds. This holds for new inodes; old ones may be too small for them.
     pub time_nanos: bool,
+    /// True if new inodes keep the time of their birth.
+    pub birth_times: bool,
     /// Inode flags that programs may set and clear; the others describe the layout, or are not stored.
     pub user_flags: u32,
     /// True if blocks can lie beyond the end of a file.

@@ -370,7 +370,7 @@ impl<F: Format> Namespace<F> {
             atime: now,
             mtime: now,
             ctime: now,
-            crtime: Some(now),
+            crtime: self.shape.birth_times.then_some(now),
             rdev: if is_device { new.rdev } else { 0 },
             // The format chooses it.
             generation: 0,

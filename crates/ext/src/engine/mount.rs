@@ -310,6 +310,7 @@ fn shape_of(superblock: &Superblock, geo: &Geometry, policy: Policy, read_only: 
         symlink_bytes_max: geo.block_bytes() - 1,
         time_range: inode::time_range(extra),
         time_nanos: extra,
+        birth_times: extra,
         user_flags: USER_FLAGS,
         beyond_eof: keeps_unwritten,
         frees_overhang: true,

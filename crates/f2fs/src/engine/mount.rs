@@ -24,7 +24,7 @@ use super::writer::Writer;
 use crate::format::checkpoint::{Checkpoint, CpFlags, Pack, is_newer};
 use crate::format::node::{self, Footer};
 use crate::format::sit::{self, SIT_PER_BLOCK, SitEntry};
-use crate::format::superblock::{Geometry, Superblock, Support};
+use crate::format::superblock::{Features, Geometry, Superblock, Support};
 use crate::format::{BLOCK, Log, Nid, SEGMENT_BLOCKS, Segno, summary::SummaryEntry};
 use crate::place::foreseen::ByDeath;
 use crate::place::kind::Extensions;
@@ -414,6 +414,7 @@ fn shape_of(superblock: &Superblock, geo: &Geometry, checkpoint: &Checkpoint, re
         symlink_bytes_max: BLOCK - 1,
         time_range: (i64::MIN, i64::MAX),
         time_nanos: true,
+        birth_times: superblock.features.contains(Features::INODE_CRTIME),
         user_flags: super::incore::USER_FLAGS,
         beyond_eof: false,
         frees_overhang: false,

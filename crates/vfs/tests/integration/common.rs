@@ -162,6 +162,7 @@ impl Toy {
             symlink_bytes_max: 4096,
             time_range: (-1 << 31, (1 << 34) - 1),
             time_nanos: true,
+            birth_times: true,
             user_flags: 0x1_00ff,
             beyond_eof: false,
             frees_overhang: false,
