@@ -23,6 +23,9 @@ use keys::Keys;
 const BAR: usize = 40;
 /// Counters that say how much there is now: they have no rate.
 const GAUGES: [&str; 4] = ["cached_bytes", "dirty_bytes", "metadata_bytes", "inodes_now"];
+/// The places of the requests' times in the statistics: those of the kernel, and those to the device.
+const OPERATIONS: &str = "/operations";
+const LATENCIES: &str = "/disk/latencies";
 /// Operations of the device that have counters.
 const VERBS: [&str; 3] = ["read", "write", "discard"];
 /// The operation of the device that has neither bytes nor a kind.
@@ -31,7 +34,8 @@ const FLUSH: &str = "flush";
 /// Show the activity of a mount at regular intervals
 ///
 /// Bars show the space, the inodes, the share of the cache that is not on the volume yet, and the share of blocks that
-/// reads found in the cache; below them are the requests to the device and all counters. On a terminal `q` ends it.
+/// reads found in the cache; below them are the requests of the kernel and those to the device with the time that one
+/// took on average, and all counters. On a terminal `q` ends it.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -76,14 +80,15 @@ struct Report<'a> {
     time: Reported,
     interval_s: f64,
     now: Value,
+    operations: &'a [Mean],
     latencies: &'a [Mean],
     rates: &'a [Rate],
 }
 
-/// The time that a request to the device took on average.
+/// The time that a request of the kernel, or to the device, took on average.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 struct Mean {
-    verb: &'static str,
+    verb: String,
     requests: u64,
     mean_us: f64,
 }
@@ -104,22 +109,38 @@ impl TopArgs {
             let now = (Instant::now(), stat::of_mount(&self.dir)?);
             let secs = (now.0 - before.0).as_secs_f64();
             let rates = rates(&before.1, &now.1, secs);
-            let latencies = latencies(&before.1, &now.1);
+            let operations = means(&before.1, &now.1, OPERATIONS);
+            let latencies = means(&before.1, &now.1, LATENCIES);
             if self.json {
                 let time = Reported(Live::new().timestamp());
-                let report =
-                    Report { time, interval_s: secs, now: gauges(&now.1), latencies: &latencies, rates: &rates };
+                let now = gauges(&now.1);
+                let report = Report {
+                    time,
+                    interval_s: secs,
+                    now,
+                    operations: &operations,
+                    latencies: &latencies,
+                    rates: &rates,
+                };
                 let line = serde_json::to_string(&WithSchema::new(&report)).unwrap_or_default();
                 output::print(format!("{line}\n").as_bytes())?;
             } else {
-                let clear = if is_watched { "\x1b[H\x1b[2J" } else { "" };
-                output::print(format!("{clear}{}", screen(&now.1, &rates, &latencies)).as_bytes())?;
+                let screen = screen(&now.1, &rates, &operations, &latencies, secs);
+                let shown = if is_watched { cleared(&screen, keys::rows()) } else { screen };
+                output::print(shown.as_bytes())?;
             }
             before = now;
             looks += 1;
         }
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// Returns a report that replaces the one before on a terminal: as much of it as the terminal has rows for.
+fn cleared(screen: &str, rows: Option<u16>) -> String {
+    let lines = rows.map_or(usize::MAX, |rows| usize::from(rows).saturating_sub(1));
+    let shown: Vec<&str> = screen.trim_end().lines().take(lines).collect();
+    format!("\x1b[H\x1b[2J{}\n", shown.join("\n"))
 }
 
 /// Waits for the next report. Returns false if the key `q` was pressed.
@@ -179,18 +200,18 @@ fn rates(before: &Value, now: &Value, secs: f64) -> Vec<Rate> {
     rates
 }
 
-/// Returns the times of the requests that ended between two looks.
-fn latencies(before: &Value, now: &Value) -> Vec<Mean> {
-    let total = |stats: &Value, verb: &str, field: &str| {
-        let spent = stats["disk"]["latencies"].as_array().into_iter().flatten().find(|spent| spent["verb"] == verb);
-        spent.and_then(|spent| spent[field].as_u64()).unwrap_or(0)
+/// Returns the times of the requests that ended between two looks, of the table at `place` in the statistics.
+fn means(before: &Value, now: &Value, place: &str) -> Vec<Mean> {
+    let table = |stats: &Value| stats.pointer(place).and_then(Value::as_array).cloned().unwrap_or_default();
+    let was = table(before);
+    let mean = |spent: &Value| {
+        let before = was.iter().find(|before| before["verb"] == spent["verb"]).unwrap_or(&Value::Null);
+        let growth =
+            |field: &str| spent[field].as_u64().unwrap_or(0).saturating_sub(before[field].as_u64().unwrap_or(0));
+        let (verb, requests) = (spent["verb"].as_str().unwrap_or("-").to_owned(), growth("requests"));
+        (requests > 0).then(|| Mean { verb, requests, mean_us: growth("ns") as f64 / requests as f64 / 1e3 })
     };
-    let growth = |verb, field| total(now, verb, field).saturating_sub(total(before, verb, field));
-    let mean = |verb: &'static str| {
-        let requests = growth(verb, "requests");
-        (requests > 0).then(|| Mean { verb, requests, mean_us: growth(verb, "ns") as f64 / requests as f64 / 1e3 })
-    };
-    VERBS.into_iter().chain([FLUSH]).filter_map(mean).collect()
+    table(now).iter().filter_map(mean).collect()
 }
 
 fn disk_total(stats: &Value, verb: &str, field: &str) -> u64 {
@@ -198,7 +219,7 @@ fn disk_total(stats: &Value, verb: &str, field: &str) -> u64 {
     counts.filter(|count| count["verb"] == verb).filter_map(|count| count[field].as_u64()).sum()
 }
 
-fn screen(stats: &Value, rates: &[Rate], latencies: &[Mean]) -> String {
+fn screen(stats: &Value, rates: &[Rate], operations: &[Mean], latencies: &[Mean], secs: f64) -> String {
     let text = |name: &str| output::name(stats[name].as_str().unwrap_or("-").as_bytes());
     let now = time::local(Live::new().timestamp());
     let up = Duration::from_secs_f64(stats["uptime_s"].as_f64().filter(|secs| *secs >= 0.0).unwrap_or(0.0));
@@ -214,6 +235,7 @@ fn screen(stats: &Value, rates: &[Rate], latencies: &[Mean]) -> String {
         screen += &format!("FAILED: {}\n", output::name(reason.as_bytes()));
     }
     screen += &bars(stats, rates);
+    screen += &requests(operations, secs);
     screen += &device(stats, rates, latencies);
     screen += &format!("\n{:<28} {:>14} {:>16}\n", "counter", "total", "a second");
     for rate in rates.iter().filter(|rate| rate.total > 0 && !rate.name.starts_with("disk.")) {
@@ -252,6 +274,20 @@ fn bar(name: &str, part: u64, whole: u64, words: &str) -> String {
     let filled = if whole == 0 { 0 } else { (u128::from(part.min(whole)) * BAR as u128 / u128::from(whole)) as usize };
     let bar = "#".repeat(filled) + &".".repeat(BAR - filled);
     format!("{name:<8} [{bar}] {:>8}  {words}\n", output::percent(part, whole))
+}
+
+/// Returns the table of the requests that the kernel sent, the most frequent first.
+fn requests(operations: &[Mean], secs: f64) -> String {
+    if operations.is_empty() {
+        return String::new();
+    }
+    let mut text = format!("\n{:<16} {:>12} {:>10}\n", "request", "a second", "latency");
+    let mut operations: Vec<&Mean> = operations.iter().collect();
+    operations.sort_by_key(|mean| std::cmp::Reverse(mean.requests));
+    for mean in operations {
+        text += &format!("{:<16} {:>12.1} {:>10}\n", mean.verb, mean.requests as f64 / secs, duration(mean.mean_us));
+    }
+    text
 }
 
 /// Returns the table of requests to the device.
@@ -323,10 +359,26 @@ mod tests {
     #[test]
     fn latencies_are_those_of_the_interval() {
         let look = |requests: u64, ns: u64| json!({"disk": {"flushes": 1, "latencies": [{"verb": "write", "requests": requests, "ns": ns}]}});
-        let means = latencies(&look(10, 10_000_000), &look(14, 18_000_000));
-        assert_eq!(means, [Mean { verb: "write", requests: 4, mean_us: 2000.0 }]);
-        assert_eq!(latencies(&look(10, 5), &look(10, 5)), []);
+        let of_interval = means(&look(10, 10_000_000), &look(14, 18_000_000), LATENCIES);
+        assert_eq!(of_interval, [Mean { verb: "write".to_owned(), requests: 4, mean_us: 2000.0 }]);
+        assert_eq!(means(&look(10, 5), &look(10, 5), LATENCIES), []);
+        assert_eq!(means(&Value::Null, &look(2, 8000), LATENCIES)[0].mean_us, 4.0, "the first look");
         assert_eq!([7.4, 1500.0, 2.5e6].map(duration), ["7 us", "1.5 ms", "2.5 s"]);
+    }
+
+    #[test]
+    fn requests_of_the_kernel_have_rates_and_latencies() {
+        let mean = |verb: &str, requests, mean_us| Mean { verb: verb.to_owned(), requests, mean_us };
+        let table = requests(&[mean("lookup", 4, 12.0), mean("write", 30, 1500.0)], 2.0);
+        let lines: Vec<Vec<&str>> = table.lines().skip(2).map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(lines, [["write", "15.0", "1.5", "ms"], ["lookup", "2.0", "12", "us"]]);
+        assert_eq!(requests(&[], 1.0), "");
+    }
+
+    #[test]
+    fn a_report_is_cut_to_the_rows_of_the_terminal() {
+        assert_eq!(cleared("a\nb\nc\n\n", Some(3)), "\x1b[H\x1b[2Ja\nb\n");
+        assert_eq!(cleared("a\nb\n\n", None), "\x1b[H\x1b[2Ja\nb\n");
     }
 
     #[test]
@@ -341,7 +393,7 @@ mod tests {
         let rates = rates(&look(1), &now, 1.0);
         assert!(!rates.iter().any(|rate| GAUGES.contains(&rate.name.as_str())));
         assert_eq!((&gauges(&now)["dirty_bytes"], &gauges(&now)["space"]["free"]), (&json!(1 << 20), &json!(512)));
-        let screen = screen(&now, &rates, &[]);
+        let screen = screen(&now, &rates, &[], &[], 1.0);
         assert!(screen.contains("2.0 MiB of 4.0 MiB") && screen.contains("25 of 100"), "{screen}");
         assert!(screen.contains(&format!("[{}{}]", "#".repeat(BAR / 2), ".".repeat(BAR / 2))), "{screen}");
         assert!(screen.contains("3.0 MiB") && !screen.contains('\u{1b}'), "{screen}");

@@ -8,6 +8,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use crate::abi::{self, Opcode, Wire};
 use crate::dirbuf::{DirBuf, DirPlusBuf};
@@ -16,6 +17,7 @@ use crate::exchange::{Exchange, MemoryExchange};
 use crate::fs::{FileSystem, Result};
 use crate::init::InitFlags;
 use crate::interrupt::Interrupts;
+use crate::op_times::OpTimes;
 use crate::types::{
     AttrReply, CopyRange, CreateArgs, DeviceNumber, Entry, FallocateMode, FileHandle, IoctlArgs, NodeId, OpenArgs,
     OpenReply, RenameFlags, ReqCtx, SeekTarget, SetAttr, WriteFlags, XattrFlags,
@@ -38,13 +40,15 @@ pub struct Dispatcher<F> {
     fs: Arc<F>,
     agreed: InitFlags,
     interrupts: Interrupts,
+    times: Arc<OpTimes>,
     destroyed: AtomicBool,
 }
 
 impl<F: FileSystem> Dispatcher<F> {
     /// Creates a dispatcher for `fs` and a kernel with which `agreed` was agreed.
     pub fn new(fs: Arc<F>, agreed: InitFlags) -> Self {
-        Self { fs, agreed, interrupts: Interrupts::default(), destroyed: AtomicBool::new(false) }
+        let (interrupts, times) = (Interrupts::default(), Arc::default());
+        Self { fs, agreed, interrupts, times, destroyed: AtomicBool::new(false) }
     }
 
     /// Answers one request in memory, as read from /dev/fuse. `reply` takes the reply with at most `capacity` bytes
@@ -60,6 +64,10 @@ impl<F: FileSystem> Dispatcher<F> {
 
     pub(crate) fn fs(&self) -> &Arc<F> {
         &self.fs
+    }
+
+    pub(crate) fn times(&self) -> &Arc<OpTimes> {
+        &self.times
     }
 
     /// Calls the file system's `destroy`, unless that was done before.
@@ -79,10 +87,12 @@ impl<F: FileSystem> Dispatcher<F> {
 
     /// Answers one request.
     pub(crate) fn dispatch<E: Exchange>(&self, exchange: E) {
+        let (operation, since) = (exchange.header().opcode, Instant::now());
         let pending = Pending(Some(exchange));
         // A panic unwinds through `Pending`, which replies; the panic hook has printed the message. The file system is
         // shared between threads anyway, so it must hold its own invariants across a panic.
         let _ = catch_unwind(AssertUnwindSafe(|| self.run(pending)));
+        self.times.note(operation, since.elapsed());
     }
 
     fn run<E: Exchange>(&self, exchange: Pending<E>) {

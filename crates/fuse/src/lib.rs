@@ -37,6 +37,7 @@
 //!   receives: a request, and the place for its reply, in a page-aligned `buffer`;
 //! - `interrupt`: callers that are killed while a long operation runs;
 //! - `dispatch`: calls the file system for an exchange and replies with the result, with `wire` to convert types;
+//! - `op_times`: counters of requests and of the time that they took;
 //! - `abi`: the wire's structures and numbers.
 //!
 //! Linux only.
@@ -56,6 +57,7 @@ mod init;
 mod interrupt;
 mod mount;
 mod notify;
+mod op_times;
 mod options;
 mod readers;
 mod ring;
@@ -73,6 +75,7 @@ pub use init::{InitConfig, InitError, InitFlags, Negotiated, Transport};
 pub use interrupt::interrupted_caller;
 pub use mount::{remount, unmount};
 pub use notify::Notifier;
+pub use op_times::{OpTime, OpTimes};
 pub use options::{MountFlags, MountKind, MountOptions, SessionOptions};
 pub use scheduling::leave_idle_class;
 pub use session::{MountHandle, Session};

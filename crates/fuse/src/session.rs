@@ -21,6 +21,7 @@ use crate::fs::FileSystem;
 use crate::init::{self, InitConfig, InitError, InitFlags, InitStep, Negotiated, Transport};
 use crate::mount::{self, Mount, Prepared};
 use crate::notify::Notifier;
+use crate::op_times::OpTimes;
 use crate::options::{MountFlags, SessionOptions};
 use crate::readers::{Limits, Readers};
 use crate::ring::{self, RingSlot};
@@ -81,6 +82,11 @@ impl<F: FileSystem> Session<F> {
     /// Returns the file system.
     pub fn fs(&self) -> &Arc<F> {
         self.dispatcher.fs()
+    }
+
+    /// Returns the counters of requests and of their times.
+    pub fn op_times(&self) -> Arc<OpTimes> {
+        Arc::clone(self.dispatcher.times())
     }
 
     /// Returns a handle to the mount for another thread, such as one that waits for signals.

@@ -25,7 +25,7 @@ use crate::nodes::Nodes;
 use crate::options::Settings;
 use crate::pressure::PressureWatch;
 use crate::source::{Face, Source};
-use crate::stats::{self, About, MoreCounters};
+use crate::stats::{self, About, AboutSession, MoreCounters};
 use crate::swap::KernelSwap;
 use crate::ticking::Ticking;
 
@@ -172,14 +172,14 @@ fn mount<F: Format>(
     settings.session.mount.flags.set(MountFlags::RDONLY, read_only);
     let face = Face::choose(&source, settings.plain, read_only);
     name_source(&mut settings, &source, &face, vfs.shape().block_size);
-    let transport = Arc::new(OnceLock::new());
+    let about_session = Arc::new(OnceLock::new());
     let about = About {
         source: source.path().to_owned(),
         first_byte,
         target: target.clone(),
         face: face.describe(),
         options: settings.given,
-        transport: Arc::clone(&transport),
+        session: Arc::clone(&about_session),
         disk,
         engine,
         log: Arc::clone(log),
@@ -197,9 +197,9 @@ fn mount<F: Format>(
     let session = Session::mount(front, &target, &settings.session)?;
     // The mount holds the loop device from here on, which detaches itself when the mount is gone.
     drop(face);
-    let name = if session.negotiated().transport == Transport::Uring { "uring" } else { "dev" };
+    let transport = if session.negotiated().transport == Transport::Uring { "uring" } else { "dev" };
     // This is the only place that sets it.
-    let _ = transport.set(name);
+    let _ = about_session.set(AboutSession { transport, times: session.op_times() });
     Ok(session)
 }
 

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
+use moafs_fuse::{OpTime, OpTimes};
 use moafs_vfs::counters::Counters;
 use moafs_vfs::{Format, Vfs};
 use serde::Serialize;
@@ -40,6 +41,8 @@ struct Stats {
     #[serde(skip_serializing_if = "Option::is_none")]
     engine: Option<Value>,
     disk: Value,
+    /// The kernel's requests by operation, with the time that serving them took.
+    operations: Vec<Operation>,
     /// Status of the swap, while it is on.
     #[serde(skip_serializing_if = "Option::is_none")]
     swap: Option<SwapStatus>,
@@ -48,6 +51,13 @@ struct Stats {
     /// The error that made the volume read-only.
     failed: Option<String>,
     failures: Failures,
+}
+
+#[derive(Debug, Serialize)]
+struct Operation {
+    verb: String,
+    requests: u64,
+    ns: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -60,6 +70,19 @@ struct Space {
     free_inodes: u64,
 }
 
+/// The facts that are known once the kernel has agreed to the mount.
+pub(crate) struct AboutSession {
+    pub(crate) transport: &'static str,
+    pub(crate) times: Arc<OpTimes>,
+}
+
+impl AboutSession {
+    fn operations(&self) -> Vec<Operation> {
+        let spent = self.times.spent().into_iter();
+        spent.map(|OpTime { operation: verb, requests, ns }| Operation { verb, requests, ns }).collect()
+    }
+}
+
 /// The facts that do not change while the mount lives.
 pub(crate) struct About {
     pub(crate) source: PathBuf,
@@ -67,7 +90,7 @@ pub(crate) struct About {
     pub(crate) target: PathBuf,
     pub(crate) face: String,
     pub(crate) options: Vec<String>,
-    pub(crate) transport: Arc<OnceLock<&'static str>>,
+    pub(crate) session: Arc<OnceLock<AboutSession>>,
     pub(crate) disk: MoreCounters,
     pub(crate) engine: Option<MoreCounters>,
     pub(crate) log: Arc<Log>,
@@ -79,6 +102,7 @@ pub(crate) fn text<F: Format>(vfs: Vfs<F>, swap: Arc<KernelSwap<F>>, about: Abou
     Box::new(move |audience| {
         let trusted = audience == Audience::Owner;
         let (shape, space) = (vfs.shape(), vfs.stat_fs());
+        let session = about.session.get();
         let stats = Stats {
             version: env!("CARGO_PKG_VERSION"),
             pid: std::process::id(),
@@ -86,7 +110,7 @@ pub(crate) fn text<F: Format>(vfs: Vfs<F>, swap: Arc<KernelSwap<F>>, about: Abou
             first_byte: about.first_byte,
             target: trusted.then(|| about.target.clone()),
             face: trusted.then(|| about.face.clone()),
-            transport: about.transport.get().copied(),
+            transport: session.map(|session| session.transport),
             options: trusted.then(|| about.options.clone()),
             uptime_s: since.elapsed().as_secs_f64(),
             format: shape.format,
@@ -102,6 +126,7 @@ pub(crate) fn text<F: Format>(vfs: Vfs<F>, swap: Arc<KernelSwap<F>>, about: Abou
             vfs: vfs.counters(),
             engine: about.engine.as_ref().map(|counters| counters()),
             disk: (about.disk)(),
+            operations: session.map_or_else(Vec::new, AboutSession::operations),
             swap: Some(swap.status()).filter(|status| status.state != SwapState::Off),
             read_only: vfs.check_writable().is_err(),
             failed: vfs.failed(),

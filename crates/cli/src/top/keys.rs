@@ -1,4 +1,4 @@
-//! [`Keys`]: single keys from the terminal, without Return.
+//! [`Keys`]: single keys from the terminal, without Return; and the terminal's size.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -51,6 +51,18 @@ impl Drop for Keys {
     fn drop(&mut self) {
         set(&self.before);
     }
+}
+
+/// Returns the rows of the terminal on standard output; `None` if it does not tell.
+pub(super) fn rows() -> Option<u16> {
+    let mut size = MaybeUninit::<libc::winsize>::uninit();
+    // SAFETY: the pointer leads to room for the size, which the call fills in if it succeeds.
+    if unsafe { libc::ioctl(libc::STDOUT_FILENO, libc::TIOCGWINSZ, size.as_mut_ptr()) } != 0 {
+        return None;
+    }
+    // SAFETY: the call above succeeded.
+    let size = unsafe { size.assume_init() };
+    Some(size.ws_row).filter(|rows| *rows > 0)
 }
 
 fn set(settings: &libc::termios) {
