@@ -56,6 +56,14 @@ echo after >"$mnt/file" || fail "a change after remount,rw"
 mount -i -o remount,noatime "$mnt" || fail "remount,noatime"
 shown noatime || fail "remount,noatime is not shown"
 
+# By moafs itself: what is not named stays.
+mount -i -o remount,nosuid,nodev "$mnt"
+"$MOAFS" mount -o remount,noexec "$img" "$mnt" || fail "moafs mount -o remount,noexec"
+"$MOAFS" mount -o remount,dev "$img" "$mnt" || fail "moafs mount -o remount,dev"
+for option in nosuid noexec noatime; do shown $option || fail "$option went with a remount that does not name it"; done
+! shown nodev || fail "remount,dev"
+mount -i -o remount,rw "$mnt"
+
 # By the helper: of the words that mount(8) repeats from the mount table none is in the way.
 ln -s "$MOAFS" "$work/mount.fuse.moafs"
 helper rw,relatime,user_id=0,group_id=0,default_permissions,allow_other,blksize=4096,remount,ro || fail "the helper's remount,ro"

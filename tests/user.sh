@@ -3,23 +3,10 @@
 # with auto_unmount taken away when the daemon is killed.
 # usage: user.sh [ext2|ext3|ext4|f2fs|mke2fs|mkfs.f2fs]
 
-# Where /dev/fuse is root's alone, this script gets one that is open to users, in a mount namespace of its own.
-if [ "$(id -u)" = 0 ] && [ -e /dev/fuse ] && [ "$(stat -c %a /dev/fuse)" != 666 ] && [ -z "${MOAFS_USER_FUSE:-}" ]; then
-    node=$(mktemp -u)
-    export MOAFS_USER_FUSE="$node"
-    mknod -m 666 "$node" c 10 229 && exec unshare --mount sh -c 'mount --bind "$MOAFS_USER_FUSE" /dev/fuse && rm -f "$MOAFS_USER_FUSE"; exec sh "$0" "$@"' "$0" "$@"
-fi
-
+. "$(dirname "$0")/fuse-for-users"
 . "$(dirname "$0")/common"
 choose "$@"
-have setpriv || skip "setpriv is not installed"
-have fusermount3 || skip "fusermount3 is not installed"
-[ -u "$(command -v fusermount3)" ] || skip "fusermount3 is not set-user-id root"
-[ "$(stat -c %a /dev/fuse)" = 666 ] || skip "/dev/fuse is not open to users"
-
-as_user() {
-    setpriv --reuid 65534 --regid 65534 --clear-groups env HOME="$work" "$@"
-}
+needs_user_mounts
 
 is_mounted() {
     awk -v at="$mnt" '$5 == at { found = 1 } END { exit !found }' /proc/self/mountinfo

@@ -12,6 +12,7 @@ use clap_complete::Shell;
 use clap_mangen::Man;
 
 use crate::error::{CliError, Result};
+use crate::mount;
 
 /// Shells that completions are written for.
 const SHELLS: [Shell; 3] = [Shell::Bash, Shell::Zsh, Shell::Fish];
@@ -46,7 +47,7 @@ impl GenerateArgs {
         fs::create_dir_all(&self.dir).map_err(CliError::host("making", &self.dir))?;
         match self.what {
             What::Man => {
-                let mut cli = cli.disable_help_subcommand(true);
+                let mut cli = cli.disable_help_subcommand(true).mut_subcommand("mount", mount::in_full);
                 cli.build();
                 man_pages(&cli, &self.dir)?;
             }

@@ -34,13 +34,8 @@ const READY: &str = "ready";
 const INTERNAL_FAILURE: u8 = 32;
 
 /// Mount a volume
-///
-/// IMAGE is an image file or a block device. As root the mount is of type fuseblk, so that sync(1)
-/// and umount(8) wait until everything is on the volume; an image file gets a loop device for that.
-/// Without root, or with -o plain, it is of type fuse: unmount it with `moafs umount`, which also
-/// waits.
 #[derive(Debug, Args)]
-#[command(after_help = mount_short_help(), after_long_help = mount_long_help())]
+#[command(after_help = help())]
 pub(crate) struct MountArgs {
     /// Image file or block device; IMAGE@2, IMAGE@LABEL or IMAGE@UUID for one of its partitions
     image: PathBuf,
@@ -61,6 +56,9 @@ pub(crate) struct MountArgs {
     /// Run as the daemon of a mount, and report on standard output when it can be used
     #[arg(long, hide = true)]
     daemon: bool,
+    /// True if mount(8) calls: its list of options is complete.
+    #[arg(skip)]
+    by_mount8: bool,
 }
 
 const MOUNT_EXAMPLES: &str = "\
@@ -68,16 +66,25 @@ Examples:
   sudo moafs mount disk.img /mnt
   sudo moafs mount -o noatime,cache=1G /dev/sdb1 /mnt
   sudo moafs mount -r raspios.img@2 /mnt        the second partition of an image
-  moafs mount -f -o plain disk.img ~/mnt        without root, in the foreground
+  moafs mount -o fakeroot rootfs.img ~/mnt      without root, with the rights of root on the volume
   sudo moafs mount -o remount,ro disk.img /mnt  other options for what is mounted there
   sudo mount -t fuse.moafs disk.img /mnt        after `moafs helpers --install`";
 
-fn mount_short_help() -> String {
-    format!("{MOUNT_EXAMPLES}\n\n`moafs mount --help` lists the mount options.")
+/// The beginning of the manual page; the help is to fit on one screen.
+const DESCRIPTION: &str = "\
+IMAGE is an image file or a block device. As root the mount is of type fuseblk, so that sync(1) and umount(8) wait \
+until everything is on the volume; an image file gets a loop device for that. Without root, or with -o plain, it is of \
+type fuse: unmount it with `moafs umount`, which also waits.";
+
+fn help() -> String {
+    let options = moafs_mount::options::summary();
+    format!("{MOUNT_EXAMPLES}\n\n{options}\nThe page moafs-mount(1) and docs/mount.md explain them.")
 }
 
-fn mount_long_help() -> String {
-    format!("{MOUNT_EXAMPLES}\n\nMount {}", moafs_mount::options::help())
+/// Returns the command as its manual page has it: with the meanings of all options.
+pub(crate) fn in_full(command: clap::Command) -> clap::Command {
+    let options = moafs_mount::options::manual();
+    command.long_about(DESCRIPTION).after_long_help(format!("{MOUNT_EXAMPLES}\n\n{options}"))
 }
 
 impl MountArgs {
@@ -117,12 +124,14 @@ impl MountArgs {
     /// Changes the options of the mount at the directory. As for the mounts of the kernel, the source does not matter.
     fn remount(&self) -> Result<ExitCode> {
         let fail = |error| CliError::Target { path: self.dir.clone(), error };
-        let remount = Remount::parse(self.lists(), rustix::process::geteuid().is_root())?;
         let target = serve::check_target(&self.dir).map_err(fail)?;
+        let kept = if self.by_mount8 { Vec::new() } else { remount::current(&target).map_err(fail)? };
+        let lists = kept.iter().copied().chain(self.lists());
+        let remount = Remount::parse(lists, rustix::process::geteuid().is_root())?;
         let stats = of_mount(&target)?;
         let given = stats["options"].as_array().into_iter().flatten().filter_map(|option| option.as_str());
         let given: Vec<String> = given.map(str::to_owned).collect();
-        remount.check(&given, stats["read_only"] == true)?;
+        let remount = remount.of_volume(&given, stats["read_only"] == true)?;
         remount.carry_out(&target).map_err(CliError::host("remounting", &target))?;
         Ok(ExitCode::SUCCESS)
     }
@@ -211,8 +220,9 @@ fn open_source(image: &Path, settings: &mut Settings) -> Result<Opened> {
     match open_unclaimed(image, settings) {
         Err(error) if may_fall_back(&error, settings) => {
             settings.volume.read_only = true;
+            let opened = open_unclaimed(image, settings)?;
             eprintln!("moafs: WARNING: source write-protected, mounted read-only.");
-            open_unclaimed(image, settings)
+            Ok(opened)
         }
         opened => opened,
     }
@@ -296,6 +306,7 @@ pub(crate) fn run_for_mount8(helper: HelperArgs) -> Result<ExitCode> {
         foreground: false,
         trace: None,
         daemon: false,
+        by_mount8: true,
     };
     if helper.verbose {
         eprintln!("moafs: mounting {} on {}", crate::output::path(&args.image), crate::output::path(&args.dir));

@@ -69,7 +69,7 @@ pub struct InitConfig {
     pub congestion_threshold: u16,
     /// Keep writes in the page cache until written back. The kernel then owns size and modification time.
     pub writeback_cache: bool,
-    /// Let the kernel check POSIX ACLs; the file system then applies umask and default ACLs itself.
+    /// Let the kernel check POSIX ACLs, and with them all permissions.
     pub posix_acl: bool,
 }
 
@@ -154,6 +154,7 @@ impl InitConfig {
     fn wanted(&self, keeps_open_state: bool, uring: bool) -> InitFlags {
         let mut flags = InitFlags::ASYNC_READ
             | InitFlags::BIG_WRITES
+            | InitFlags::DONT_MASK
             | InitFlags::DO_READDIRPLUS
             | InitFlags::READDIRPLUS_AUTO
             | InitFlags::ASYNC_DIO
@@ -168,7 +169,7 @@ impl InitConfig {
             | InitFlags::DIRECT_IO_ALLOW_MMAP;
         flags.set(InitFlags::NO_OPEN_SUPPORT | InitFlags::NO_OPENDIR_SUPPORT, !keeps_open_state);
         flags.set(InitFlags::WRITEBACK_CACHE, self.writeback_cache);
-        flags.set(InitFlags::POSIX_ACL | InitFlags::DONT_MASK, self.posix_acl);
+        flags.set(InitFlags::POSIX_ACL, self.posix_acl);
         flags.set(InitFlags::OVER_IO_URING, uring);
         flags
     }

@@ -11,12 +11,12 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use moafs_fuse::{
-    AttrReply, CopyRange, CreateArgs, DeviceNumber, DirBuf, DirPlusBuf, Entry, Errno, FOREVER, FallocateMode,
+    AttrReply, CopyRange, CreateArgs, DeviceNumber, DirBuf, DirPlusBuf, Entry, Errno, FOREVER, FallocateMode, FileAttr,
     FileHandle, FileSystem, IoctlArgs, IoctlReply, Negotiated, NodeId, Notifier, OpenArgs, OpenReply, OpenReplyFlags,
     RenameFlags, ReqCtx, Result, SeekTarget, SetAttr, StatFs, StatxReply, WriteFlags, XattrFlags,
 };
-use moafs_vfs::api::{self, Allocate, Checks, NewFile, Seek, Stat};
-use moafs_vfs::types::{Attr, Cookie, FileKind, Ino, Name, SetMode};
+use moafs_vfs::api::{self, Allocate, NewFile, Seek, Stat};
+use moafs_vfs::types::{Cookie, FileKind, Ino, Name, SetMode};
 use moafs_vfs::{Credentials, Error, Format, Vfs};
 use smallvec::SmallVec;
 
@@ -25,6 +25,7 @@ use crate::control::{CONTROL_NAME, Control, ControlFile, Cover, Text};
 use crate::convert;
 use crate::defrag::{DEFRAG_NAME, Defrag};
 use crate::forgotten::Forgotten;
+use crate::identity::Identity;
 use crate::ioctl::{self, Command, Trim};
 use crate::layout::{LAYOUT_NAME, Layout, LayoutMaker};
 use crate::log::Log;
@@ -67,6 +68,7 @@ pub struct Front<F: Format> {
     notices: Arc<Notices>,
     syncs: Outliving,
     opens: Opens,
+    identity: Identity,
 }
 
 /// The opens that the kernel asks for.
@@ -117,12 +119,18 @@ impl<F: Format> Front<F> {
             notices: Arc::default(),
             syncs: Outliving::default(),
             opens: Opens::Unseen,
+            identity: Identity::Stored,
         }
     }
 
     /// Makes the kernel ask for these opens.
     pub fn with_opens(self, opens: Opens) -> Front<F> {
         Front { opens, ..self }
+    }
+
+    /// Maps owners and callers so.
+    pub fn with_identity(self, identity: Identity) -> Front<F> {
+        Front { identity, ..self }
     }
 
     /// Adds `.moafs/layout`, whose answers come from `maker`.
@@ -173,8 +181,13 @@ impl<F: Format> Front<F> {
         Ok((self.ino(node)?, checked(name)?))
     }
 
+    /// Returns the attributes that the kernel is told of a file.
+    fn shown(&self, stat: &Stat) -> FileAttr {
+        self.identity.shown(convert::file_attr(stat, self.block_size))
+    }
+
     fn attr_reply(&self, stat: &Stat) -> AttrReply {
-        AttrReply { attr: convert::file_attr(stat, self.block_size), attr_ttl: FOREVER }
+        AttrReply { attr: self.shown(stat), attr_ttl: FOREVER }
     }
 
     /// Returns the entry of an inode that vfs holds for the kernel.
@@ -182,7 +195,7 @@ impl<F: Format> Front<F> {
         Entry {
             node: self.nodes.node(stat.ino),
             generation: u64::from(stat.attr.generation),
-            attr: convert::file_attr(stat, self.block_size),
+            attr: self.shown(stat),
             entry_ttl: FOREVER,
             attr_ttl: FOREVER,
         }
@@ -190,13 +203,14 @@ impl<F: Format> Front<F> {
 
     fn make(&self, ctx: &ReqCtx, name: &[u8], new: &NewFile<'_>) -> Result<Entry> {
         let (dir, name) = self.place(ctx.node, name, Errno::EEXIST)?;
-        let stat = self.told(self.vfs.create(&creator(ctx, new.perm), dir, name, new))?;
+        let new = &NewFile { perm: self.identity.stored_mode(new.perm), ..*new };
+        let stat = self.told(self.vfs.create(&self.identity.creator(ctx, new.perm), dir, name, new))?;
         Ok(self.entry(&stat))
     }
 
     /// Looks up a name and holds its inode; `None` if the name does not exist.
     fn find(&self, ctx: &ReqCtx, dir: Ino, name: &Name) -> Result<Option<Stat>> {
-        match self.vfs.lookup(&who(ctx), dir, name) {
+        match self.vfs.lookup(&self.identity.caller(ctx), dir, name) {
             Ok(stat) => Ok(Some(stat)),
             Err(Error::Posix(libc::ENOENT)) => Ok(None),
             Err(error) => Err(self.errno(error)),
@@ -206,7 +220,7 @@ impl<F: Format> Front<F> {
     /// Returns up to [`LIST_BATCH`] entries from a cookie on.
     fn listed(&self, ctx: &ReqCtx, dir: Ino, from: Cookie) -> Result<Vec<Listed>> {
         let mut batch = Vec::with_capacity(LIST_BATCH);
-        let result = self.vfs.list(&who(ctx), dir, from, &mut |entry| {
+        let result = self.vfs.list(&self.identity.caller(ctx), dir, from, &mut |entry| {
             let room = batch.len() < LIST_BATCH;
             if room {
                 let name = SmallVec::from_slice(entry.name.as_bytes());
@@ -255,23 +269,25 @@ impl<F: Format> Front<F> {
             return Ok(());
         }
         let set = api::SetAttr { kill_suidgid: true, ..api::SetAttr::default() };
-        self.told(self.vfs.set_attr(&changer(ctx, &attr), ino, &set))?;
+        self.told(self.vfs.set_attr(&self.identity.changer(ctx, &attr), ino, &set))?;
         self.attr_changed(node);
         Ok(())
     }
 
     /// Clears set-group-id, whether or not the group may execute the file.
     fn kill_sgid(&self, ctx: &ReqCtx, ino: Ino) -> Result<()> {
-        let perm = self.told(self.vfs.stat(ino))?.attr.perm;
-        let set = api::SetAttr { perm: Some(perm & !libc::S_ISGID), ..api::SetAttr::default() };
-        self.told(self.vfs.set_attr(&who(ctx), ino, &set)).map(drop)
+        let attr = self.told(self.vfs.stat(ino))?.attr;
+        let set = api::SetAttr { perm: Some(attr.perm & !libc::S_ISGID), ..api::SetAttr::default() };
+        self.told(self.vfs.set_attr(&self.identity.changer(ctx, &attr), ino, &set)).map(drop)
     }
 
     /// Removes a file's capabilities. Before other changes of contents the kernel asks for it.
     fn kill_capabilities(&self, ctx: &ReqCtx, ino: Ino) -> Result<()> {
-        match self.vfs.get_xattr(&who(ctx), ino, CAPABILITIES) {
+        match self.vfs.get_xattr(&self.identity.caller(ctx), ino, CAPABILITIES) {
             Err(Error::Posix(libc::ENODATA | libc::EOPNOTSUPP)) => Ok(()),
-            found => self.told(found.and_then(|_| self.vfs.remove_xattr(&who(ctx), ino, CAPABILITIES))),
+            found => {
+                self.told(found.and_then(|_| self.vfs.remove_xattr(&self.identity.caller(ctx), ino, CAPABILITIES)))
+            }
         }
     }
 
@@ -312,7 +328,7 @@ impl<F: Format> Front<F> {
             || how == Allocate::Punch
             || how == Allocate::KeepSize && beyond()?;
         if whole {
-            return self.told(self.vfs.allocate(&who(ctx), ino, start, end - start, how));
+            return self.told(self.vfs.allocate(&self.identity.caller(ctx), ino, start, end - start, how));
         }
         let mut at = start;
         while at < end {
@@ -322,15 +338,28 @@ impl<F: Format> Front<F> {
                 return Err(Errno::EINTR);
             }
             let stop = end.min((at / STEP_BYTES + 1) * STEP_BYTES);
-            self.told(self.vfs.allocate(&who(ctx), ino, at, stop - at, how))?;
+            self.told(self.vfs.allocate(&self.identity.caller(ctx), ino, at, stop - at, how))?;
             at = stop;
         }
         Ok(())
     }
 
+    /// Returns the credentials for a change of attributes that takes no set-ids away.
+    fn who_changes(&self, ctx: &ReqCtx, ino: Ino) -> Result<Credentials> {
+        if self.identity.is_stored() {
+            return Ok(self.identity.caller(ctx));
+        }
+        Ok(self.identity.changer(ctx, &self.told(self.vfs.stat(ino))?.attr))
+    }
+
+    /// Fails for an extended attribute that callers do not see on this mount.
+    fn check_seen(&self, name: &[u8]) -> Result<()> {
+        if self.identity.hides(name) { Err(Errno::EOPNOTSUPP) } else { Ok(()) }
+    }
+
     /// Trims for root alone, as the kernel's file systems do.
     fn trim(&self, ctx: &ReqCtx, trim: Trim) -> Result<Trim> {
-        if ctx.uid != 0 {
+        if !self.identity.is_root(ctx) {
             return Err(Errno::EPERM);
         }
         let range = trim.start..trim.start.saturating_add(trim.len);
@@ -338,9 +367,9 @@ impl<F: Format> Front<F> {
         Ok(Trim { len, ..trim })
     }
 
-    fn set_flags(&self, ctx: &ReqCtx, ino: Ino, flags: u32) -> Result<()> {
+    fn set_flags(&self, ctx: &ReqCtx, stat: &Stat, flags: u32) -> Result<()> {
         let set = api::SetAttr { flags: Some(flags), ..api::SetAttr::default() };
-        self.told(self.vfs.set_attr(&who(ctx), ino, &set))?;
+        self.told(self.vfs.set_attr(&self.identity.changer(ctx, &stat.attr), stat.ino, &set))?;
         // The change time has changed as well, and the reply has no field for it.
         self.attr_changed(ctx.node);
         Ok(())
@@ -375,30 +404,6 @@ fn swap_file<F: Format>(swap: &Arc<KernelSwap<F>>) -> ControlFile {
         text: Box::new(move |audience| shown.text(audience)),
         obey: Some(Box::new(move |command| obeying.command(command))),
     }
-}
-
-/// Returns the caller's credentials. The kernel has checked permissions (`default_permissions` is always on).
-fn who(ctx: &ReqCtx) -> Credentials {
-    Credentials { uid: ctx.uid, gid: ctx.gid, groups: SmallVec::new(), checks: Checks::Done }
-}
-
-/// Returns the credentials for making a file with this mode. Supplementary groups decide only whether it may have
-/// set-group-id in a directory of another group.
-fn creator(ctx: &ReqCtx, mode: u32) -> Credentials {
-    with_groups(ctx, mode & libc::S_ISGID != 0)
-}
-
-/// Returns the credentials for a change that costs a file its set-ids. Supplementary groups decide only whether it
-/// keeps a set-group-id that is no right to execute.
-fn changer(ctx: &ReqCtx, attr: &Attr) -> Credentials {
-    with_groups(ctx, attr.perm & (libc::S_ISGID | libc::S_IXGRP) == libc::S_ISGID)
-}
-
-/// Returns the caller's credentials, with supplementary groups if they `matter`: requests do not carry them, so they
-/// are read from /proc.
-fn with_groups(ctx: &ReqCtx, matter: bool) -> Credentials {
-    let groups = if matter && ctx.uid != 0 { process::groups(ctx.pid) } else { SmallVec::new() };
-    Credentials { groups, ..who(ctx) }
 }
 
 fn checked(name: &[u8]) -> Result<&Name> {
@@ -503,19 +508,14 @@ impl<F: Format> FileSystem for Front<F> {
     }
 
     fn statx(&self, ctx: &ReqCtx, _fh: Option<FileHandle>, _mask: u32) -> Result<StatxReply> {
-        let no_more = StatxReply {
-            attr: moafs_fuse::FileAttr::default(),
-            btime: None,
-            attributes: 0,
-            attributes_mask: 0,
-            attr_ttl: FOREVER,
-        };
+        let no_more =
+            StatxReply { attr: FileAttr::default(), btime: None, attributes: 0, attributes_mask: 0, attr_ttl: FOREVER };
         if Control::owns(ctx.node) {
             return Ok(StatxReply { attr: self.control.attr(ctx.node)?, ..no_more });
         }
         let stat = self.told(self.vfs.stat(self.ino(ctx.node)?))?;
         Ok(StatxReply {
-            attr: convert::file_attr(&stat, self.block_size),
+            attr: self.shown(&stat),
             btime: stat.attr.crtime.map(convert::timestamp),
             attributes: convert::statx_attributes(stat.attr.flags),
             attributes_mask: convert::STATX_ATTRIBUTES_MASK,
@@ -532,15 +532,17 @@ impl<F: Format> FileSystem for Front<F> {
         let kills = empty || set.kill_suidgid || set.uid.is_some() || set.gid.is_some();
         let who = if kills {
             let stat = self.told(self.vfs.stat(ino))?;
+            let who = self.identity.changer(ctx, &stat.attr);
             // The kernel asks so before a write, which takes set-ids away by itself, and for chown(2) that names
             // neither owner nor group, where it has not checked that the caller may take them away.
-            if empty && ctx.uid != 0 && ctx.uid != stat.attr.uid {
+            if empty && who.uid != 0 && who.uid != stat.attr.uid {
                 return Ok(self.attr_reply(&stat));
             }
-            changer(ctx, &stat.attr)
+            who
         } else {
-            who(ctx)
+            self.who_changes(ctx, ino)?
         };
+        let set = self.identity.stored_change(set)?;
         let set = api::SetAttr {
             perm: set.mode.map(|mode| mode & 0o7777),
             uid: set.uid,
@@ -583,23 +585,23 @@ impl<F: Format> FileSystem for Front<F> {
 
     fn unlink(&self, ctx: &ReqCtx, name: &[u8]) -> Result<()> {
         let (dir, name) = self.place(ctx.node, name, CONTROL_IS_FIXED)?;
-        self.told(self.vfs.unlink(&who(ctx), dir, name))
+        self.told(self.vfs.unlink(&self.identity.caller(ctx), dir, name))
     }
 
     fn rmdir(&self, ctx: &ReqCtx, name: &[u8]) -> Result<()> {
         let (dir, name) = self.place(ctx.node, name, CONTROL_IS_FIXED)?;
-        self.told(self.vfs.rmdir(&who(ctx), dir, name))
+        self.told(self.vfs.rmdir(&self.identity.caller(ctx), dir, name))
     }
 
     fn rename(&self, ctx: &ReqCtx, name: &[u8], new_parent: NodeId, new_name: &[u8], flags: RenameFlags) -> Result<()> {
         let from = self.place(ctx.node, name, CONTROL_IS_FIXED)?;
         let to = self.place(new_parent, new_name, CONTROL_IS_FIXED)?;
-        self.told(self.vfs.rename(&who(ctx), from, to, convert::rename_mode(flags)?))
+        self.told(self.vfs.rename(&self.identity.caller(ctx), from, to, convert::rename_mode(flags)?))
     }
 
     fn link(&self, ctx: &ReqCtx, node: NodeId, new_name: &[u8]) -> Result<Entry> {
         let (dir, name) = self.place(ctx.node, new_name, Errno::EEXIST)?;
-        let stat = self.told(self.vfs.link(&who(ctx), self.ino(node)?, dir, name))?;
+        let stat = self.told(self.vfs.link(&self.identity.caller(ctx), self.ino(node)?, dir, name))?;
         Ok(self.entry(&stat))
     }
 
@@ -617,11 +619,11 @@ impl<F: Format> FileSystem for Front<F> {
         let ino = self.ino(ctx.node)?;
         // Write-back of a shared mapping: the writer is unknown, and may not be allowed to keep the bits.
         let mapped = flags.contains(WriteFlags::CACHE);
-        let who = if mapped { Credentials::root() } else { who(ctx) };
+        let who = if mapped { Credentials::root() } else { self.identity.caller(ctx) };
         if mapped {
             self.kill_capabilities(ctx, ino)?;
         }
-        if mapped || flags.contains(WriteFlags::KILL_SUIDGID) {
+        if mapped || self.identity.drops_set_ids() || flags.contains(WriteFlags::KILL_SUIDGID) {
             self.kill_set_ids(ctx, ctx.node)?;
         }
         // The kernel takes no part of a page for written back.
@@ -653,7 +655,7 @@ impl<F: Format> FileSystem for Front<F> {
             return Ok(());
         }
         let dir = self.ino(ctx.node)?;
-        let result = self.vfs.list(&who(ctx), dir, Cookie(offset), &mut |entry| {
+        let result = self.vfs.list(&self.identity.caller(ctx), dir, Cookie(offset), &mut |entry| {
             out.add(entry.ino.0, entry.next.0, convert::kind_mode(entry.kind), entry.name.as_bytes())
         });
         self.told(result)
@@ -691,14 +693,16 @@ impl<F: Format> FileSystem for Front<F> {
 
     fn setxattr(&self, ctx: &ReqCtx, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
         let ino = self.ino(ctx.node)?;
+        self.check_seen(name)?;
         let mode = match flags - XattrFlags::ACL_KILL_SGID {
             f if f.is_empty() => SetMode::Any,
             XattrFlags::CREATE => SetMode::Create,
             XattrFlags::REPLACE => SetMode::Replace,
             // Both cannot be met; the kernel's ext4 tells which one it is.
-            _ => return self.told(self.vfs.get_xattr(&who(ctx), ino, name)).and(Err(Errno::EEXIST)),
+            _ => return self.told(self.vfs.get_xattr(&self.identity.caller(ctx), ino, name)).and(Err(Errno::EEXIST)),
         };
-        self.told(self.vfs.set_xattr(&who(ctx), ino, name, value, mode))?;
+        let who = self.who_changes(ctx, ino)?;
+        self.told(self.vfs.set_xattr(&who, ino, name, value, mode))?;
         self.sectors_may_have_changed(ctx, ino);
         // The kernel asks for the mode after an ACL was set.
         if flags.contains(XattrFlags::ACL_KILL_SGID) { self.kill_sgid(ctx, ino) } else { Ok(()) }
@@ -706,32 +710,38 @@ impl<F: Format> FileSystem for Front<F> {
 
     fn getxattr(&self, ctx: &ReqCtx, name: &[u8], out: &mut [u8]) -> Result<usize> {
         let ino = self.nodes.ino(ctx.node).ok_or(Errno::ENODATA)?;
-        let value = self.told(self.vfs.get_xattr(&who(ctx), ino, name))?;
+        self.check_seen(name)?;
+        let value = self.told(self.vfs.get_xattr(&self.identity.caller(ctx), ino, name))?;
         Ok(fill(&value, out))
     }
 
     fn listxattr(&self, ctx: &ReqCtx, out: &mut [u8]) -> Result<usize> {
         let Some(ino) = self.nodes.ino(ctx.node) else { return Ok(0) };
         let mut names = Vec::new();
-        for key in self.told(self.vfs.list_xattr(&who(ctx), ino))? {
-            names.extend_from_slice(&key.full());
-            names.push(0);
+        for key in self.told(self.vfs.list_xattr(&self.identity.caller(ctx), ino))? {
+            let name = key.full();
+            if !self.identity.hides(&name) {
+                names.extend_from_slice(&name);
+                names.push(0);
+            }
         }
         Ok(fill(&names, out))
     }
 
     fn removexattr(&self, ctx: &ReqCtx, name: &[u8]) -> Result<()> {
         let ino = self.ino(ctx.node)?;
-        self.told(self.vfs.remove_xattr(&who(ctx), ino, name))?;
+        self.check_seen(name)?;
+        let who = self.who_changes(ctx, ino)?;
+        self.told(self.vfs.remove_xattr(&who, ino, name))?;
         self.sectors_may_have_changed(ctx, ino);
         Ok(())
     }
 
     fn tmpfile(&self, ctx: &ReqCtx, args: &CreateArgs) -> Result<(Entry, OpenReply)> {
         let stat = self.told(self.vfs.tmpfile(
-            &creator(ctx, args.mode),
+            &self.identity.creator(ctx, args.mode),
             self.ino(ctx.node)?,
-            &regular(args.mode, args.umask),
+            &regular(self.identity.stored_mode(args.mode), args.umask),
         ))?;
         Ok((self.entry(&stat), opened()))
     }
@@ -739,7 +749,7 @@ impl<F: Format> FileSystem for Front<F> {
     fn fallocate(&self, ctx: &ReqCtx, _fh: FileHandle, offset: u64, len: u64, mode: FallocateMode) -> Result<()> {
         let (how, ino) = (convert::allocate(mode)?, self.ino(ctx.node)?);
         // Kernels before 6.1 do not ask for it.
-        if ctx.uid != 0 {
+        if ctx.uid != 0 || self.identity.drops_set_ids() {
             self.kill_set_ids(ctx, ctx.node)?;
         }
         // The kernel keeps what it knows if the call fails, though some steps may have been done.
@@ -763,10 +773,10 @@ impl<F: Format> FileSystem for Front<F> {
         }
         let from = (self.ino(ctx.node)?, range.offset_in);
         let to = (self.ino(range.node_out)?, range.offset_out);
-        if ctx.uid != 0 {
+        if ctx.uid != 0 || self.identity.drops_set_ids() {
             self.kill_set_ids(ctx, range.node_out)?;
         }
-        self.told(self.vfs.copy_range(&who(ctx), from, to, range.len.min(STEP_BYTES)))
+        self.told(self.vfs.copy_range(&self.identity.caller(ctx), from, to, range.len.min(STEP_BYTES)))
     }
 
     fn ioctl(&self, ctx: &ReqCtx, args: &IoctlArgs<'_>, out: &mut [u8]) -> Result<IoctlReply> {
@@ -778,11 +788,11 @@ impl<F: Format> FileSystem for Front<F> {
             Command::GetXattr => ioctl::put_xattr(stat.attr.flags, out)?,
             Command::GetVersion => ioctl::put_word(stat.attr.generation, out)?,
             Command::GetLabel => ioctl::put_label(&self.vfs.shape().label, out)?,
-            Command::SetFlags(flags) => self.set_flags(ctx, ino, flags).map(|()| 0)?,
+            Command::SetFlags(flags) => self.set_flags(ctx, &stat, flags).map(|()| 0)?,
             Command::Trim(trim) => ioctl::put_trim(self.trim(ctx, trim)?, out)?,
             Command::SetXattr(flags) => {
                 let kept = stat.attr.flags & !convert::FLAGS_OF_XFLAGS;
-                self.set_flags(ctx, ino, kept | flags).map(|()| 0)?
+                self.set_flags(ctx, &stat, kept | flags).map(|()| 0)?
             }
         };
         Ok(IoctlReply { result: 0, len })

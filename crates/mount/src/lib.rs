@@ -8,6 +8,7 @@
 //! |---|---|
 //! | [`front`] | [`Front`]: FUSE requests to vfs calls |
 //! | `nodes` | the mapping between inode numbers and FUSE's node ids |
+//! | [`identity`] | whose the files are for the kernel, and who a caller is on the volume |
 //! | `convert`, `ioctl` | conversions between the types of FUSE and of vfs |
 //! | [`control`], `stats` | the control directory `.moafs/` and what it shows |
 //! | [`job`], [`defrag`](mod@defrag), [`layout`] | control files that start jobs: moving scattered files together, looking at the layout |
@@ -35,6 +36,7 @@ mod driver_options;
 mod failure;
 mod forgotten;
 pub mod front;
+pub mod identity;
 mod ioctl;
 pub mod job;
 pub mod layout;
@@ -58,6 +60,7 @@ mod ticking;
 pub mod unmount;
 
 pub use front::Front;
+pub use identity::Identity;
 pub use log::Log;
 pub use options::Settings;
 pub use process::caller_is_gone;

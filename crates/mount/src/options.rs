@@ -11,6 +11,7 @@ use moafs_vfs::Options;
 use moafs_vfs::api::{AtimePolicy, CacheRole};
 
 use crate::driver_options::DriverOption;
+use crate::identity::{IDENTITY_FLAGS, Identity, Overrides};
 use crate::size;
 
 /// Smallest cache, in bytes: the transport's buffers and a few requests must fit in.
@@ -25,6 +26,8 @@ const CO_READ_BYTES_MAX: u64 = 1 << 20;
 const SECTOR_BYTES: u64 = 512;
 /// Longest age or interval, in seconds: a day.
 const SECS_MAX: f64 = 86_400.0;
+/// Largest number of a user or group; the one above it stands for none.
+const ID_MAX: u32 = u32::MAX - 1;
 /// Most serving threads.
 const THREADS_MAX: u64 = 256;
 /// Threads of a CPU whose buffers are part of the cache's budget. Those of others take memory only while that many
@@ -69,6 +72,10 @@ pub struct Settings {
     pub no_sandbox: bool,
     /// `offset` and `sizelimit`: the part of the image that is the volume.
     pub part: Option<PartBytes>,
+    /// `uid`, `gid`, `umask`, `fakeroot`: the owners that are shown, and the rights of callers.
+    pub identity: Identity,
+    /// `fakeroot` was given.
+    fake_root: bool,
     /// Options of one format only, in the order given. The code that opens the volume checks and uses them.
     pub format: Vec<FormatOption>,
     /// The options as they were given, for `.moafs/stats`.
@@ -206,6 +213,10 @@ const OWN: &[Own] = &[
     Own { name: "no_sandbox", value: "", help: "the daemon keeps all of root's privileges" },
     Own { name: "offset", value: "BYTES", help: "the volume begins at this byte of the image" },
     Own { name: "sizelimit", value: "BYTES", help: "the volume has at most this length" },
+    Own { name: "uid", value: "N", help: "all files are shown as owned by this user" },
+    Own { name: "gid", value: "N", help: "all files are shown as of this group" },
+    Own { name: "umask", value: "OCTAL", help: "all files are shown with all permissions but these" },
+    Own { name: "fakeroot", value: "", help: "the mounting user acts as root on the volume; no other user may use it" },
     Own { name: "noallow_other", value: "", help: "only the mounting user may use the mount (default without root)" },
 ];
 
@@ -274,14 +285,54 @@ const FORMER_NAMES: &[(&str, &str)] = &[("reuse", "recycle"), ("gather", "clean_
 const COMMON: &str = "ro rw suid nosuid dev nodev exec noexec sync async dirsync atime noatime relatime strictatime \
      lazytime allow_other auto_unmount fsname=NAME subtype=NAME max_read=BYTES read_ahead_kb=N context=CONTEXT";
 
-/// Returns the list of options, one per line.
-pub fn help() -> String {
-    let mut text = format!("options of moafs:\n{}", lines(OWN));
+/// Widest line of the summary, in columns.
+const COLUMNS: usize = 78;
+
+/// Returns the options by volume, without explanations: the first of several values is the default.
+pub fn summary() -> String {
+    let words = |options: &[Own]| wrapped(options.iter().map(usage));
+    let mut text = format!("Mount options of moafs:\n{}", words(OWN));
     for (format, options) in OF_FORMATS {
-        text += &format!("options for {format} volumes:\n{}", lines(options));
+        text += &format!("of {} volumes:\n{}", family(format), words(options));
     }
-    text += &format!("options of every mount:\n  {COMMON}");
-    text
+    text + &format!("of every mount:\n{}", wrapped(COMMON.split(' ').map(str::to_owned)))
+}
+
+/// Returns the list of options with their meanings, one per line.
+pub fn manual() -> String {
+    let mut text = format!("Options of moafs:\n{}\n", lines(OWN));
+    for (format, options) in OF_FORMATS {
+        text += &format!("Options of {} volumes:\n{}\n", family(format), lines(options));
+    }
+    text + &format!("Options of every mount:\n{}", wrapped(COMMON.split(' ').map(str::to_owned)))
+}
+
+/// Returns the names of the formats that share options.
+fn family(format: &str) -> &str {
+    if format == "ext" { "ext2, ext3 and ext4" } else { "F2FS" }
+}
+
+/// Returns an option as it is given; of several values the default stands first.
+fn usage(own: &Own) -> String {
+    let Some(choices) = CHOICES.iter().find(|choices| choices.option == own.name) else {
+        return if own.value.is_empty() { own.name.to_owned() } else { format!("{}={}", own.name, own.value) };
+    };
+    let default = (choices.default)();
+    let others = choices.values.iter().map(|(name, _)| *name).filter(|name| *name != default);
+    let values: Vec<&str> = std::iter::once(default).chain(others).collect();
+    format!("{}={}", own.name, values.join("|"))
+}
+
+/// Returns words in indented lines.
+fn wrapped(words: impl Iterator<Item = String>) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    for word in words {
+        match lines.last_mut().filter(|line| line.len() + 1 + word.len() <= COLUMNS) {
+            Some(line) => *line += &format!(" {word}"),
+            None => lines.push(format!("  {word}")),
+        }
+    }
+    lines.iter().map(|line| format!("{line}\n")).collect()
 }
 
 /// Returns the question whether options with similar names are meant; nothing if there are none.
@@ -355,6 +406,8 @@ impl Settings {
             check_opens: false,
             no_sandbox: false,
             part: None,
+            identity: Identity::Stored,
+            fake_root: false,
             format,
             given,
         }
@@ -370,7 +423,7 @@ impl Settings {
             settings.apply(option)?;
             settings.given.push(option.to_owned());
         }
-        settings.finish();
+        settings.finish()?;
         Ok(settings)
     }
 
@@ -396,13 +449,27 @@ impl Settings {
             "offset" => self.part.get_or_insert_default().offset = value_of.size(0..=u64::MAX)? as u64,
             "sizelimit" => self.part.get_or_insert_default().len = Some(value_of.size(SECTOR_BYTES..=u64::MAX)? as u64),
             "threads" => self.set_threads(value_of.number(1..=THREADS_MAX)? as usize),
+            "uid" | "gid" | "umask" => return self.override_all(name, &value_of),
             _ => return self.apply_switch(option),
         }
         Ok(())
     }
 
+    /// Adds an option that overrides the owner, the group or the permissions of all files.
+    fn override_all(&mut self, name: &str, value: &Value<'_>) -> Result<(), OptionError> {
+        let overrides = self.identity.overrides();
+        let id = || value.number(0..=u64::from(ID_MAX)).map(|id| u32::try_from(id).ok());
+        self.identity = Identity::Overridden(match name {
+            "uid" => Overrides { uid: id()?, ..overrides },
+            "gid" => Overrides { gid: id()?, ..overrides },
+            _ => Overrides { umask: Some(value.umask()?), ..overrides },
+        });
+        Ok(())
+    }
+
     fn apply_switch(&mut self, option: &str) -> Result<(), OptionError> {
         match option {
+            "fakeroot" => self.fake_root = true,
             "direct" => self.host_cache = HostCache::Bypass,
             "buffered" => self.host_cache = HostCache::Use,
             "plain" => self.plain = true,
@@ -445,13 +512,38 @@ impl Settings {
     }
 
     /// Derives the settings that depend on several options: the transport's buffers are part of the cache's budget.
-    fn finish(&mut self) {
+    fn finish(&mut self) -> Result<(), OptionError> {
+        self.settle_identity()?;
         self.session.ring_memory_max = self.session.ring_memory_max.min(self.volume.cache_bytes / 4);
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let threads_per_cpu = self.session.ring_threads_per_cpu.min(BUSY_RING_THREADS_PER_CPU);
         let buffers = cpus * threads_per_cpu * self.session.init.max_write as usize;
         self.volume.cache_bytes -= buffers.min(self.session.ring_memory_max);
         self.session.init.max_readahead = u32::try_from(self.volume.read_ahead_bytes).unwrap_or(u32::MAX);
+        Ok(())
+    }
+
+    /// Lets the kernel check what is to be checked, for those who may use the mount.
+    fn settle_identity(&mut self) -> Result<(), OptionError> {
+        let impossible = |option: &str, reason| Err(OptionError::Impossible { option: option.to_owned(), reason });
+        match (self.fake_root, self.identity) {
+            (false, Identity::Stored) => return Ok(()),
+            (false, _) => {}
+            (true, Identity::Overridden(_)) => {
+                return impossible("fakeroot", "with it owners are shown as they are stored");
+            }
+            (true, _) => self.identity = Identity::FakeRoot,
+        }
+        self.session.mount.flags |= IDENTITY_FLAGS;
+        self.session.init.posix_acl = false;
+        if self.identity == Identity::FakeRoot {
+            if self.given.iter().any(|option| option == "allow_other") {
+                return impossible("allow_other", "with fakeroot every user of the mount would be root on it");
+            }
+            self.session.mount.allow_other = false;
+            self.session.mount.default_permissions = false;
+        }
+        Ok(())
     }
 }
 
@@ -486,6 +578,11 @@ impl Value<'_> {
         let secs = self.text.parse::<f64>().ok().filter(|secs| (0.001..=SECS_MAX).contains(secs));
         let secs = secs.ok_or_else(|| self.wrong("give seconds between 0.001 and 86400"))?;
         Ok(Duration::from_secs_f64(secs))
+    }
+
+    fn umask(&self) -> Result<u32, OptionError> {
+        let umask = u32::from_str_radix(self.text, 8).ok().filter(|umask| *umask <= 0o777);
+        umask.ok_or_else(|| self.wrong("give octal digits from 0 to 777"))
     }
 
     fn transport(&self) -> Result<Transport, OptionError> {
@@ -593,8 +690,52 @@ mod tests {
     }
 
     #[test]
-    fn help_lists_the_policies_that_exist() {
-        let help = help();
+    fn the_summary_has_all_options_on_one_screen() {
+        let summary = summary();
+        let options = OWN.iter().chain(OF_FORMATS.iter().flat_map(|(_, options)| *options));
+        for own in options {
+            assert!(summary.split_whitespace().any(|word| word.split('=').next() == Some(own.name)), "{}", own.name);
+        }
+        assert!(summary.contains(" place=cowrite|") && summary.contains(" recycle=auto|"), "{summary}");
+        assert!(summary.lines().count() <= 20 && summary.lines().all(|line| line.len() <= 80), "{summary}");
+    }
+
+    #[test]
+    fn owners_and_permissions_are_overridden_together_and_not_with_those_of_a_fake_root() {
+        let settings = Settings::parse(["umask=027,uid=1000,gid=4"], true).unwrap();
+        let overrides = Overrides { uid: Some(1000), gid: Some(4), umask: Some(0o27) };
+        assert_eq!(settings.identity, Identity::Overridden(overrides));
+        let mount = &settings.session.mount;
+        assert!(mount.default_permissions && mount.flags.contains(MountFlags::NOSUID | MountFlags::NODEV));
+        assert!(!settings.session.init.posix_acl);
+        for wrong in ["uid=", "uid=root", "gid=-1", "umask=8", "umask=1777", "uid=4294967295", "fakeroot=1"] {
+            assert!(Settings::parse([wrong], true).is_err(), "{wrong}");
+        }
+        for list in ["fakeroot,uid=5", "umask=0,fakeroot"] {
+            let message = Settings::parse([list], false).unwrap_err().to_string();
+            assert!(message.contains("`fakeroot` is not possible"), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_fake_root_is_alone_on_its_mount() {
+        for root in [true, false] {
+            let settings = Settings::parse(["fakeroot,suid,dev"], root).unwrap();
+            let mount = &settings.session.mount;
+            assert_eq!(settings.identity, Identity::FakeRoot);
+            assert!(!mount.allow_other && !mount.default_permissions, "root: {root}");
+            assert!(mount.flags.contains(MountFlags::NOSUID | MountFlags::NODEV), "root: {root}");
+            for list in ["fakeroot,allow_other", "allow_other,fakeroot"] {
+                let message = Settings::parse([list], root).unwrap_err().to_string();
+                assert!(message.contains("would be root"), "{message}");
+            }
+        }
+        assert!(Settings::parse(["allow_other"], false).unwrap().session.mount.default_permissions);
+    }
+
+    #[test]
+    fn the_manual_lists_the_policies_that_exist() {
+        let help = manual();
         for (name, text) in Policy::VALUES.iter().chain(&Cleaner::VALUES).chain(&Recycling::VALUES) {
             assert!(help.lines().any(|line| line.contains(name) && line.contains(text)), "{name}");
         }

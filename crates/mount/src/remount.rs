@@ -7,8 +7,10 @@ use std::io;
 use std::path::Path;
 
 use moafs_fuse::{MountFlags, MountOptions};
+use rustix::fs::StatVfsMountFlags;
 
 use crate::driver_options::DriverOption;
+use crate::identity::IDENTITY_FLAGS;
 use crate::options::{OptionError, Settings};
 
 /// The option that asks for it.
@@ -17,6 +19,25 @@ const REMOUNT: &str = "remount";
 /// Words of the kernel's mount table, which mount(8) repeats; those that end in `=` with any value.
 const OF_THE_TABLE: &[&str] =
     &["fd=", "rootmode=", "user_id=", "group_id=", "blksize=", "max_read=", "default_permissions", "allow_other"];
+
+/// Flags of statvfs(3), and the options that they stand for.
+const KEPT: &[(StatVfsMountFlags, &str)] = &[
+    (StatVfsMountFlags::RDONLY, "ro"),
+    (StatVfsMountFlags::NOSUID, "nosuid"),
+    (StatVfsMountFlags::NODEV, "nodev"),
+    (StatVfsMountFlags::NOEXEC, "noexec"),
+    (StatVfsMountFlags::SYNCHRONOUS, "sync"),
+];
+
+/// Returns the options of the mount at `target` that a remount which does not name them is to keep. Those of access
+/// times the kernel keeps by itself.
+///
+/// # Errors
+/// The kernel's.
+pub fn current(target: &Path) -> io::Result<Vec<&'static str>> {
+    let flags = rustix::fs::statvfs(target)?.f_flag;
+    Ok(KEPT.iter().filter(|(flag, _)| flags.contains(*flag)).map(|(_, option)| *option).collect())
+}
 
 /// The options of a remount.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,12 +83,12 @@ impl Remount {
         is_flag
     }
 
-    /// Checks that a volume can have these options: one that was mounted with the options `given`, and that is open for
-    /// reading only if `read_only`.
+    /// Returns the options that the mount gets, of a volume that was mounted with the options `given`, and that is open
+    /// for reading only if `read_only`.
     ///
     /// # Errors
     /// [`OptionError::Impossible`].
-    pub fn check(&self, given: &[String], read_only: bool) -> Result<(), OptionError> {
+    pub fn of_volume(mut self, given: &[String], read_only: bool) -> Result<Remount, OptionError> {
         if read_only && !self.flags.contains(MountFlags::RDONLY) {
             let reason = "the volume is open for reading only; unmount it and mount it again";
             return Err(OptionError::Impossible { option: "remount,rw".to_owned(), reason });
@@ -77,7 +98,13 @@ impl Remount {
                 let reason = "a remount does not change it; unmount the volume and mount it again";
                 Err(OptionError::Impossible { option: option.clone(), reason })
             }
-            None => Ok(()),
+            None => {
+                let as_mounted = Settings::parse(given.iter().map(String::as_str), true)?;
+                if !as_mounted.identity.is_stored() {
+                    self.flags |= IDENTITY_FLAGS;
+                }
+                Ok(self)
+            }
         }
     }
 
@@ -110,24 +137,35 @@ mod tests {
         let list = "rw,relatime,user_id=0,group_id=0,default_permissions,allow_other,blksize=4096,remount,ro";
         let remount = parse(list);
         assert_eq!(remount.flags, MountFlags::RDONLY | MountFlags::RELATIME);
-        remount.check(&[], true).unwrap();
+        remount.of_volume(&[], true).unwrap();
         assert_eq!(parse("remount,ro,rw,nosuid,errors=remount-ro,nofail").flags, MountFlags::NOSUID);
         assert!(Remount::parse(["remount,noatme"], true).is_err());
     }
 
     #[test]
     fn a_volume_open_for_reading_only_stays_read_only() {
-        let refused = parse("remount,rw").check(&[], true).unwrap_err().to_string();
+        let refused = parse("remount,rw").of_volume(&[], true).unwrap_err().to_string();
         assert!(refused.contains("mount it again"), "{refused}");
-        parse("remount,rw").check(&[], false).unwrap();
+        parse("remount,rw").of_volume(&[], false).unwrap();
+    }
+
+    #[test]
+    fn a_mount_that_shows_other_owners_stays_without_set_ids_and_devices() {
+        let flags = |given: &str| {
+            let remount = parse("remount,suid,dev,uid=5").of_volume(&["uid=5".to_owned(), given.to_owned()], false);
+            remount.unwrap().flags
+        };
+        assert_eq!(flags("rw"), IDENTITY_FLAGS);
+        let stored = parse("remount,suid,dev").of_volume(&["nosuid".to_owned()], false).unwrap();
+        assert_eq!(stored.flags, MountFlags::empty());
     }
 
     #[test]
     fn options_of_moafs_stay_as_they_were_given() {
         let given = ["rw".to_owned(), "cache=64M".to_owned(), "context=a".to_owned()];
-        parse("remount,ro,cache=64M,context=a").check(&given, false).unwrap();
+        parse("remount,ro,cache=64M,context=a").of_volume(&given, false).unwrap();
         for other in ["cache=32M", "place=ffs", "context=b", "auto_unmount"] {
-            let refused = parse(&format!("remount,{other}")).check(&given, false).unwrap_err().to_string();
+            let refused = parse(&format!("remount,{other}")).of_volume(&given, false).unwrap_err().to_string();
             assert!(refused.contains(other), "{refused}");
         }
     }

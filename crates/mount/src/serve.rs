@@ -191,7 +191,7 @@ fn mount<F: Format>(
         (_, false) => Opens::Unseen,
     };
     let front = Front::new(vfs, files, swap, Arc::clone(log)).with_opens(opens);
-    let front = front.with_notices(notices).with_layout(layout);
+    let front = front.with_identity(settings.identity).with_notices(notices).with_layout(layout);
     // The kernel itself claims the device from now on.
     drop(claim);
     let session = Session::mount(front, &target, &settings.session)?;

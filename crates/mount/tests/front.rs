@@ -9,9 +9,10 @@ use moafs_fuse::{
     CopyRange, CreateArgs, DeviceNumber, Errno, FallocateMode, FileHandle, FileSystem, NodeId, RenameFlags, ReqCtx,
     SeekTarget, SetAttr, WriteFlags, XattrFlags,
 };
+use moafs_mount::identity::Overrides;
 use moafs_mount::medium::Medium;
 use moafs_mount::swap::KernelSwap;
-use moafs_mount::{Front, Log};
+use moafs_mount::{Front, Identity, Log};
 use moafs_runtime::{Live, Timestamp};
 use moafs_vfs::{Options, Vfs};
 
@@ -118,6 +119,63 @@ fn only_the_owner_takes_set_ids_away_by_a_change_of_nothing() {
     let by = |uid| ReqCtx { uid, gid: uid, ..at(node) };
     assert_eq!(front.setattr(&by(6), &SetAttr::default()).unwrap().attr.mode & 0o7777, 0o4755);
     assert_eq!(front.setattr(&by(5), &SetAttr::default()).unwrap().attr.mode & 0o7777, 0o755);
+}
+
+#[test]
+fn the_owner_that_is_shown_may_do_what_the_stored_one_may() {
+    const ANN: u32 = 1000;
+    let overrides = Overrides { uid: Some(ANN), gid: Some(ANN), umask: Some(0o022) };
+    let front = front().with_identity(Identity::Overridden(overrides));
+    let by_ann = |node| ReqCtx { uid: ANN, gid: ANN, ..at(node) };
+    let stored = |front: &Front<Ext>, name: &str| {
+        let name = moafs_vfs::types::Name::new(name.as_bytes()).unwrap();
+        let attr = front.vfs().lookup(&moafs_vfs::Credentials::root(), moafs_vfs::types::Ino(2), name).unwrap().attr;
+        (attr.uid, attr.gid, attr.perm)
+    };
+    // The root directory is root's, and sticky: only owners set attributes there.
+    let root = moafs_vfs::types::Ino(2);
+    let sticky = moafs_vfs::api::SetAttr { perm: Some(0o1700), ..Default::default() };
+    front.vfs().set_attr(&moafs_vfs::Credentials::root(), root, &sticky).unwrap();
+    front.setxattr(&by_ann(NodeId::ROOT), b"user.x", b"1", XattrFlags::empty()).unwrap();
+    let shown = front.getattr(&at(NodeId::ROOT), None).unwrap().attr;
+    assert_eq!((shown.uid, shown.gid, shown.mode & 0o7777), (ANN, ANN, 0o755));
+
+    let mode = libc::S_IFREG | 0o4711;
+    let node = front.mknod(&by_ann(NodeId::ROOT), b"file", mode, DeviceNumber(0), 0o77).unwrap().node;
+    assert_eq!(stored(&front, "file"), (ANN, ANN, 0o700));
+    let chmod = |mode| front.setattr(&by_ann(node), &SetAttr { mode: Some(mode), ..SetAttr::default() });
+    assert_eq!(chmod(0o6600).unwrap().attr.mode & 0o7777, 0o755, "stored, not shown");
+    assert_eq!(stored(&front, "file"), (ANN, ANN, 0o600));
+    let chown = |uid| front.setattr(&by_ann(node), &SetAttr { uid: Some(uid), ..SetAttr::default() }).map(drop);
+    assert_eq!((chown(ANN), chown(0)), (Ok(()), Err(Errno::EPERM)));
+
+    // Set-ids that the volume has are not seen by the kernel, which therefore asks for nothing.
+    let ino = front.vfs().lookup(&moafs_vfs::Credentials::root(), root, moafs_vfs::types::Name::new(b"file").unwrap());
+    let set = moafs_vfs::api::SetAttr { perm: Some(0o4755), ..Default::default() };
+    front.vfs().set_attr(&moafs_vfs::Credentials::root(), ino.unwrap().ino, &set).unwrap();
+    front.write(&by_ann(node), NO_HANDLE, 0, b"x", WriteFlags::empty()).unwrap();
+    assert_eq!(stored(&front, "file"), (ANN, ANN, 0o755));
+    let acl = front.setxattr(&by_ann(node), b"system.posix_acl_access", b"", XattrFlags::empty());
+    assert_eq!(acl, Err(Errno::EOPNOTSUPP));
+}
+
+#[test]
+fn a_fake_root_gives_files_away_and_keeps_what_it_makes() {
+    const ANN: u32 = 1000;
+    let front = front().with_identity(Identity::FakeRoot);
+    let by_ann = |node| ReqCtx { uid: ANN, gid: ANN, ..at(node) };
+    let mode = libc::S_IFREG | 0o644;
+    let made = front.mknod(&by_ann(NodeId::ROOT), b"file", mode, DeviceNumber(0), 0).unwrap();
+    assert_eq!((made.attr.uid, made.attr.gid), (ANN, ANN));
+    let set = |set: SetAttr| front.setattr(&by_ann(made.node), &set).unwrap().attr;
+    let given = set(SetAttr { uid: Some(0), gid: Some(5), ..SetAttr::default() });
+    assert_eq!((given.uid, given.gid), (0, 5));
+    assert_eq!(set(SetAttr { mode: Some(0o4755), ..SetAttr::default() }).mode & 0o7777, 0o4755);
+    // Of another user, and in a sticky directory: only root may.
+    let sticky = SetAttr { mode: Some(0o1755), ..SetAttr::default() };
+    front.setattr(&by_ann(NodeId::ROOT), &sticky).unwrap();
+    front.setxattr(&by_ann(NodeId::ROOT), b"user.x", b"1", XattrFlags::empty()).unwrap();
+    assert!(front.lookup(&by_ann(NodeId::ROOT), b".moafs").unwrap().attr.uid != ANN, "the host's files are the host's");
 }
 
 #[test]
