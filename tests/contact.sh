@@ -134,6 +134,12 @@ mounted() {
     types 0 "live" "$m" cat "$d/v.img:/live"
     types 0 "live" "$m" ls -l "$d/v.img:/"
     types 0 "file, inode" "$m" stat "$d/v.img:/live"
+    born=$(stat -c %w "$mnt/live")
+    case $maker in
+    # Its volumes keep no times of birth by default.
+    f2fs) [ "$born" = - ] || fail "a time of birth that is not kept is shown: $born" ;;
+    *) [ "$born" != - ] || fail "no time of birth" ;;
+    esac
     types 0 "$d/v.img:/live" "$m" find "$d/v.img:/" -name live
     types 0 "live" "$m" cp "$d/v.img:/live" -
     types 0 "mounted on $mnt" "$m" info "$d/v.img"
@@ -142,6 +148,7 @@ mounted() {
     types 0 "</svg>" "$m" map "$d/v.img" -o -
     types 0 "$d/v.img" "$m" df -h "$d/v.img"
     types 0 "space " "$m" top --once -i 0.1 "$mnt"
+    types 0 "statx " "$m" top --once -i 0.1 "$mnt"
     types 0 "vfs.lookups" "$m" stat "$mnt"
     types 8 "it is mounted on $mnt" "$m" fsck "$d/v.img"
     types 32 "is in use" "$m" mkfs -F -t "$maker" "$d/v.img"
@@ -154,8 +161,42 @@ mounted() {
     types 32 "No such file" "$m" mount "$d/v.img" "$d/none"
     silent "$m" mount -o errors=remount-ro,acl,user_xattr,loop,barrier,data=ordered,discard "$d/v.img" "$mnt"
     silent "$m" umount "$mnt"
+    silent "$m" mount -o uid=5,gid=6,umask=077 "$d/v.img" "$mnt"
+    types 0 "700 5:6" stat -c "%a %u:%g" "$mnt/live"
+    types 1 "not permitted" chown 7 "$mnt/live"
+    silent "$m" umount "$mnt"
+    types 1 "octal" "$m" mount -o umask=8 "$d/v.img" "$mnt"
+    types 1 "give a number" "$m" mount -o uid=root "$d/v.img" "$mnt"
+    types 1 "would be root" "$m" mount -o fakeroot,allow_other "$d/v.img" "$mnt"
     silent "$m" rm "$d/v.img:/live"
+    types 0 "umask=OCTAL" "$m" mount --help
+    [ "$(wc -l <"$work/said")" -lt 50 ] || fail "the help of mount is longer than a screen"
     interrupted "$d"
+    pipes "$d"
+}
+
+# A pipe without another end is waited for, as cp(1) does, and Ctrl-C ends that.
+pipes() {
+    mkfifo "$work/pipe"
+    for copy in "$work/pipe $1/v.img:/part" "$1/v.img:/one $work/pipe"; do
+        # Words of one variable, which have no spaces of their own.
+        # shellcheck disable=SC2086
+        until_signal $copy
+    done
+    rm "$work/pipe"
+    types 1 "No such file" "$m" stat "$1/v.img:/part"
+}
+
+# until_signal SOURCE DESTINATION: the copy waits until a signal comes.
+until_signal() {
+    "$m" cp "$1" "$2" >"$work/said" 2>&1 &
+    pid=$!
+    sleep 0.5
+    got=0
+    kill -INT $pid || got=ended
+    wait $pid || got=$?
+    { echo "\$ moafs cp $1 $2 (and Ctrl-C)"; cat "$work/said"; echo "[$got]"; } >>"$transcript"
+    [ "$got" = 130 ] || fail "exit code $got of a copy that waits for a pipe"
 }
 
 # Ctrl-C in the middle of a copy: no part stays, and the volume is sound.

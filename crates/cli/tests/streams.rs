@@ -15,6 +15,7 @@ support::tests_of_ext4_and_f2fs! {
     a_file_goes_to_standard_output,
     a_full_volume_keeps_no_part_of_a_stream,
     a_stream_that_is_interrupted_leaves_nothing,
+    a_pipe_without_another_end_is_waited_for_until_ctrl_c,
     a_mounted_file_goes_to_standard_output,
 }
 
@@ -134,6 +135,36 @@ fn a_stream_that_is_interrupted_leaves_nothing(format: Format) {
     running.0.stderr.take().unwrap().read_to_string(&mut words).unwrap();
     assert!(words.contains("interrupted"), "{words}");
     assert_eq!(names(&scratch, "/"), "");
+    scratch.judge();
+}
+
+fn a_pipe_without_another_end_is_waited_for_until_ctrl_c(format: Format) {
+    let scratch = Scratch::with_volume(format);
+    let pipe = scratch.path("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let (at, pipe) = (pipe.display().to_string(), pipe);
+    fed(&["cp", "-", &scratch.inside("/file")], b"contents");
+    let copying = |from: &str, to: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_moafs"));
+        let running = Running(command.args(["cp", from, to]).stderr(Stdio::null()).spawn().unwrap());
+        // By now it waits for the other end.
+        std::thread::sleep(Duration::from_millis(400));
+        running
+    };
+    let (copy, outside) = (scratch.inside("/copy"), scratch.path("outside").display().to_string());
+    let file = scratch.inside("/file");
+    for (from, to) in [(&at, &copy), (&at, &outside), (&file, &at)] {
+        let mut running = copying(from, to);
+        running.signal(libc::SIGINT);
+        assert_eq!(running.exit_code(), Some(130), "{from} to {to}");
+    }
+    let mut running = copying(&at, &copy);
+    fs::write(&pipe, b"late").unwrap();
+    assert_eq!(running.exit_code(), Some(0));
+    assert_eq!(ok(&["cat", &copy]), "late");
+    let mut running = copying(&file, &at);
+    assert_eq!(fs::read(&pipe).unwrap(), b"contents");
+    assert_eq!(running.exit_code(), Some(0));
     scratch.judge();
 }
 

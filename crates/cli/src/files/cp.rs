@@ -32,7 +32,9 @@ use crate::{mounted, output, owner, stat};
 /// stays a link, as do all in directories: -L, -H and -P say otherwise. The source - is standard input, and the
 /// destination - standard output; ./- is a file of that name.
 #[derive(Debug, Args)]
-#[command(after_help = "\
+#[command(
+    override_usage = "moafs cp [OPTIONS] SOURCE... DESTINATION",
+    after_help = "\
 Examples:
   moafs cp -r src disk.img:/                    the directory src into the volume's root
   moafs cp -a disk.img:/etc ./etc-of-image      out of it, with owners, times, links, attributes
@@ -41,7 +43,8 @@ Examples:
   zcat notes.gz | moafs cp - disk.img:/notes    standard input becomes a file
   moafs cp disk.img:/notes - | less             a file goes to standard output
 
-Exit code: 0 everything copied, 1 something was not (and said so), 130 interrupted.")]
+Exit code: 0 everything copied, 1 something was not (and said so), 130 interrupted."
+)]
 pub(crate) struct CpArgs {
     /// Sources, and last the destination
     #[arg(required = true, num_args = 2.., value_name = "SOURCE... DESTINATION")]
@@ -68,10 +71,13 @@ pub(crate) struct GetArgs {
 
 /// Copy files into a volume: `put FILE... IMAGE[:DIR]` is `cp -r FILE... IMAGE:DIR`
 #[derive(Debug, Args)]
-#[command(after_help = "\
+#[command(
+    override_usage = "moafs put [OPTIONS] FILE... IMAGE[:DIR]",
+    after_help = "\
 Examples:
   moafs put kernel initrd disk.img:/boot
-  moafs put -a /etc disk.img")]
+  moafs put -a /etc disk.img"
+)]
 pub(crate) struct PutArgs {
     /// Sources, and last IMAGE or IMAGE:DIR
     #[arg(required = true, num_args = 2.., value_name = "FILE... IMAGE[:DIR]")]
@@ -169,7 +175,7 @@ fn copy_all(sources: &[OsString], to: &Place, how: &How) -> Result<ExitCode> {
     let images: Vec<FileId> = sources.iter().chain([to]).filter_map(image_of).collect();
     let (keep, progress) = (how.keep(to), output::spinner("copied"));
     let around = Surroundings { keep, images: &images, stop: &stop, progress, names: how.verbose };
-    let out = if let Place::Host(path) = to { Output::of(path)? } else { None };
+    let out = if let Place::Host(path) = to { Output::of(path, &stop)? } else { None };
     let copied = match (to, out) {
         (Place::Host(path), Some(mut out)) => send(&sources, path, &mut out, how, &stop),
         (Place::Host(path), None) => copy_to(&sources, None, &Host::whole(), path.as_os_str().as_bytes(), how, &around),

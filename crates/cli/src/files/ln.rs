@@ -23,13 +23,16 @@ use crate::volume::Access;
 /// As with ln(1), links go *into* a destination that is a directory. The text of a symbolic link is written as it is
 /// given, and need not lead anywhere; a TARGET that names a file of the volume (IMAGE:PATH) becomes its PATH.
 #[derive(Debug, Args)]
-#[command(after_help = "\
+#[command(
+    override_usage = "moafs ln [OPTIONS] TARGET... LINK",
+    after_help = "\
 Examples:
   moafs ln disk.img:/bin/gzip disk.img:/bin/gunzip
   moafs ln -s ../run disk.img:/var/run
   moafs ln -sfn releases/7 disk.img:/srv/current
 
-Exit code: 0 made, 1 something was not (and said so).")]
+Exit code: 0 made, 1 something was not (and said so)."
+)]
 pub(crate) struct LnArgs {
     /// Targets, and last the link or a directory for links: IMAGE:PATH; with -s, targets are texts
     #[arg(required = true, num_args = 2.., value_name = "TARGET... LINK")]

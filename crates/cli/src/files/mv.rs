@@ -24,14 +24,17 @@ use crate::volume::Access;
 /// Each move is one step: after a power cut a file has its old name or its new one. Nothing is copied, so source and
 /// destination are on one volume.
 #[derive(Debug, Args)]
-#[command(after_help = "\
+#[command(
+    override_usage = "moafs mv [OPTIONS] SOURCE... DESTINATION",
+    after_help = "\
 Examples:
   moafs mv disk.img:/etc/hosts disk.img:/etc/hosts.old
   moafs mv disk.img:/a disk.img:/b disk.img:/dir/
   moafs mv disk.img /a /b /dir                  the same
   moafs mv -i disk.img:/new disk.img:/kept      ask if /kept exists
 
-Exit code: 0 moved, 1 something was not (and said so).")]
+Exit code: 0 moved, 1 something was not (and said so)."
+)]
 pub(crate) struct MvArgs {
     /// Sources, and last the destination: IMAGE:PATH each, or IMAGE, then paths on it
     #[arg(required = true, num_args = 2.., value_name = "SOURCE... DESTINATION")]

@@ -61,7 +61,8 @@ impl Work for Rm {
             return tree.unlink(&dir, name);
         }
         if !self.recursive {
-            return Err(failure("removing (-r removes directories)", place, libc::EISDIR));
+            let at = place.describe();
+            return Err(CliError::Usage(format!("removing {at}: Is a directory; -r removes directories")));
         }
         let removal = Removal { tree, stop: going.stop(), progress: output::spinner("removed"), failed: 0 };
         removal.run(&dir, node, name)

@@ -7,9 +7,10 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::rc::Rc;
+use std::time::Duration;
 
 use moafs_vfs::types::FileKind;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -24,8 +25,8 @@ use crate::stop::Stop;
 
 /// Bytes read at once.
 const CHUNK_BYTES: usize = 1 << 20;
-/// Longest wait for input before a look at the signals, in nanoseconds.
-const WAIT_NS: i64 = 100_000_000;
+/// Longest wait for input, or for room, before a look at the signals: a tenth of a second.
+const WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 /// Contents to be read.
 pub(super) struct Input {
@@ -43,7 +44,8 @@ impl Input {
                 File::from(io::stdin().as_fd().try_clone_to_owned().map_err(fail())?)
             }
             _ if keeps_special || !is_stream(path) => return Ok(None),
-            _ => File::open(path).map_err(fail())?,
+            // A pipe without a writer is waited for where signals are seen.
+            _ => File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(fail())?,
         };
         let shown = if path.as_os_str() == "-" { "standard input".to_owned() } else { output::path(path) };
         Ok(Some(Input { file, shown }))
@@ -69,11 +71,11 @@ impl Input {
             stop.check()?;
             let mut fds = [PollFd::new(&self.file, PollFlags::IN)];
             // A read that waits would not end when a signal comes.
-            if let Ok(0) | Err(Errno::INTR) = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: WAIT_NS })) {
+            if let Ok(0) | Err(Errno::INTR) = poll(&mut fds, Some(&WAIT)) {
                 continue;
             }
             match self.file.read(into) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if is_to_be_repeated(&error) => {}
                 Err(error) => return Err(CliError::HostFile { what: "reading", at: self.shown.clone(), error }),
                 Ok(len) => return Ok(len),
             }
@@ -89,7 +91,8 @@ pub(super) enum Output {
 
 impl Output {
     /// Opens a destination of the host that is written as a stream; `None` if it is a file or does not exist.
-    pub(super) fn of(path: &Path) -> Result<Option<Output>> {
+    /// A pipe is waited for until it has a reader.
+    pub(super) fn of(path: &Path, stop: &Stop) -> Result<Option<Output>> {
         let fail = || CliError::host("opening", path);
         let file = match path.as_os_str().as_bytes() {
             b"-" | b"/dev/stdout" | b"/dev/fd/1" | b"/proc/self/fd/1" => return Ok(Some(Output::Standard)),
@@ -97,20 +100,55 @@ impl Output {
                 File::from(io::stderr().as_fd().try_clone_to_owned().map_err(fail())?)
             }
             _ if !is_stream(path) => return Ok(None),
-            _ => File::options().write(true).open(path).map_err(fail())?,
+            _ => open_for_reader(path, stop)?,
         };
         Ok(Some(Output::Other { file, shown: output::path(path) }))
     }
 
-    fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        match self {
-            Output::Standard => output::print(bytes),
-            Output::Other { file, shown } => {
-                let fail = |error| CliError::HostFile { what: "writing", at: shown.clone(), error };
-                file.write_all(bytes).map_err(fail)
+    fn write(&mut self, bytes: &[u8], stop: &Stop) -> Result<()> {
+        let Output::Other { file, shown } = self else { return output::print(bytes) };
+        let mut left = bytes;
+        while !left.is_empty() {
+            stop.check()?;
+            let mut fds = [PollFd::new(&*file, PollFlags::OUT)];
+            if let Ok(0) | Err(Errno::INTR) = poll(&mut fds, Some(&WAIT)) {
+                continue;
+            }
+            match file.write(left) {
+                Ok(0) => return Err(fail_writing(shown, io::ErrorKind::WriteZero.into())),
+                Ok(len) => left = &left[len..],
+                Err(error) if is_to_be_repeated(&error) => {}
+                Err(error) => return Err(fail_writing(shown, error)),
             }
         }
+        Ok(())
     }
+}
+
+fn fail_writing(shown: &str, error: io::Error) -> CliError {
+    CliError::HostFile { what: "writing", at: shown.to_owned(), error }
+}
+
+/// Returns true if there was nothing to be read, or no room, after all.
+fn is_to_be_repeated(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock)
+}
+
+/// Opens a destination for writing. A pipe without a reader is waited for where signals are seen.
+fn open_for_reader(path: &Path, stop: &Stop) -> Result<File> {
+    loop {
+        stop.check()?;
+        match File::options().write(true).custom_flags(libc::O_NONBLOCK).open(path) {
+            Err(error) if error.raw_os_error() == Some(libc::ENXIO) && is_pipe(path) => {
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            opened => return opened.map_err(CliError::host("opening", path)),
+        }
+    }
+}
+
+fn is_pipe(path: &Path) -> bool {
+    path.metadata().is_ok_and(|meta| meta.file_type().is_fifo())
 }
 
 /// Returns true if a path leads to a pipe or a character device, such as a terminal.
@@ -137,7 +175,7 @@ pub(super) fn send<T: Tree>(tree: &T, node: &T::Node, to: &mut Output, stop: &St
         if len == 0 {
             return Ok(at);
         }
-        to.write(&chunk[..len])?;
+        to.write(&chunk[..len], stop)?;
         at += len as u64;
         stop.check()?;
     }
@@ -145,7 +183,7 @@ pub(super) fn send<T: Tree>(tree: &T, node: &T::Node, to: &mut Output, stop: &St
 
 /// Writes what a stream brings to another one. Returns the number of bytes.
 pub(super) fn pass_on(mut input: Input, to: &mut Output, stop: &Stop) -> Result<u64> {
-    input.drain(stop, |_, bytes| to.write(bytes))
+    input.drain(stop, |_, bytes| to.write(bytes, stop))
 }
 
 /// Makes the file `name` of what a stream brings, in place of a file that has it. Returns the number of bytes.
