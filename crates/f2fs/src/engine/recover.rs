@@ -80,12 +80,14 @@ impl F2fs {
     fn replay_chain(&self) -> Result<()> {
         let last = self.writer.lock().last.clone();
         let chain = self.read_chain(&last)?;
-        let marked = marked(&chain);
+        let marked = self.known(marked(&chain))?;
         if marked.is_empty() {
             return Ok(());
         }
         chain.iter().for_each(|link| self.space.hold(link.at));
-        let named: Vec<(Nid, usize)> = marked.iter().filter_map(|(ino, mark)| Some((*ino, mark.named?))).collect();
+        let mut named: Vec<(Nid, usize)> = marked.iter().filter_map(|(ino, mark)| Some((*ino, mark.named?))).collect();
+        // Of files that have had the same name the last one has it.
+        named.sort_by_key(|(_, at)| *at);
         // An inode follows its other nodes in the chain.
         for (ino, at) in &named {
             self.create_recovered(*ino, &self.chain_block(chain[*at].at)?)?;
@@ -104,6 +106,18 @@ impl F2fs {
         }
         self.changed();
         self.checkpoint(false)
+    }
+
+    /// Returns the inodes that the checkpoint has, or the chain makes: of others it tells too little.
+    fn known(&self, mut marked: BTreeMap<Nid, Marked>) -> Result<BTreeMap<Nid, Marked>> {
+        let told: Vec<Nid> = marked.iter().filter(|(_, mark)| mark.named.is_none()).map(|(ino, _)| *ino).collect();
+        for ino in told {
+            let entry = self.nat.get(ino)?;
+            if entry.ino != ino || entry.addr == BlkAddr::NULL {
+                marked.remove(&ino);
+            }
+        }
+        Ok(marked)
     }
 
     fn chain_block(&self, at: BlkAddr) -> Result<Buf> {

@@ -114,6 +114,74 @@ fn a_chain_with_an_impossible_name_or_parent_takes_nothing_from_others() {
     }
 }
 
+/// Returns the blocks of the chain behind the last checkpoint, with their byte offsets.
+fn chain_of(disk: &Arc<MemDisk>) -> (Vec<(u64, Vec<u8>)>, [u8; 16]) {
+    let shared: moafs_disk::SharedDisk = disk.clone();
+    let superblock = read_superblock(&shared).unwrap();
+    let geo = superblock.geometry();
+    let checkpoint = read_pack(&shared, &geo).unwrap().pack.checkpoint;
+    let head = checkpoint.current[Log::WarmNode as usize];
+    let mut at = geo.block_of(head.segno, head.offset.into());
+    let mut chain = Vec::new();
+    loop {
+        let byte = u64::from(at.0) * BLOCK as u64;
+        let mut block = vec![0; BLOCK];
+        disk.peek(byte, &mut block);
+        let footer = Footer::decode(&block);
+        if footer.cp_version != checkpoint.node_version() {
+            return (chain, superblock.uuid);
+        }
+        at = footer.next;
+        chain.push((byte, block));
+    }
+}
+
+/// The number of a file may be lower than that of the file that had its name before: one that was free by then.
+#[test]
+fn of_two_files_that_had_a_name_the_one_of_the_later_link_has_it() {
+    for swap in [false, true] {
+        let disk = volume(64, features()[0]);
+        let vfs = mount(&disk);
+        let make = |text: &[u8], kind| vfs.create(&root(), ROOT, name(text), &new(kind)).unwrap().ino;
+        make(b"other", FileKind::Regular);
+        vfs.sync().unwrap();
+        for contents in [7, 8] {
+            let file = make(b"file", FileKind::Regular);
+            vfs.write(&root(), file, 0, &[contents; BLOCK], false).unwrap();
+            vfs.fsync(file, false).unwrap();
+            if contents == 7 {
+                vfs.unlink(&root(), ROOT, name(b"file")).unwrap();
+            }
+        }
+        let cut = Arc::new(disk.snapshot());
+        let (chain, uuid) = chain_of(&cut);
+        assert_eq!(chain.len(), 2, "each file's inode");
+        let nids = [0, 1].map(|at: usize| Footer::decode(&chain[at].1).nid);
+        assert!(nids[0] < nids[1]);
+        for ((at, mut block), nid) in chain.into_iter().zip([nids[1], nids[0]]).filter(|_| swap) {
+            Footer { nid, ino: nid, ..Footer::decode(&block) }.encode_into(&mut block);
+            inode::seal_checksum(&mut block, &uuid);
+            cut.poke(at, &block);
+        }
+        assert_eq!(findings_after_recovery(&cut), []);
+        let vfs = mount(&cut);
+        let file = vfs.lookup(&root(), ROOT, name(b"file")).unwrap().ino;
+        let mut bytes = [0; BLOCK];
+        vfs.read(file, 0, &mut bytes).unwrap();
+        assert!(bytes == [8; BLOCK], "swapped: {swap}, contents {}", bytes[0]);
+    }
+}
+
+/// Its other nodes tell too little of it.
+#[test]
+fn a_file_of_which_neither_checkpoint_nor_chain_has_the_beginning_is_left_out() {
+    let disk = chained(|block| Footer { dentry: false, ..Footer::decode(block) }.encode_into(block));
+    assert_eq!(findings_after_recovery(&disk), []);
+    let vfs = mount(&disk);
+    assert!(vfs.lookup(&root(), Ino(DIR.0.into()), name(b"file")).is_err());
+    vfs.lookup(&root(), Ino(DIR.0.into()), name(b"victim")).unwrap();
+}
+
 /// Drivers that write a chain's nodes once may leave any of a node's sectors as they were.
 #[test]
 fn a_node_of_the_chain_that_was_torn_ends_the_chain() {
