@@ -138,7 +138,7 @@ impl Format for F2fs {
 
     fn load(&self, ino: Ino) -> Result<(Attr, Self::Node)> {
         let number = u32::try_from(ino.0).map_err(|_| Error::Stale(ino))?;
-        let node = self.incore(Nid(number))?;
+        let node = self.usable(Nid(number))?;
         Ok((self.attr(&node)?, node))
     }
 

@@ -14,7 +14,18 @@ use crate::format::superblock::Features;
 use crate::format::{Nid, inode};
 
 impl F2fs {
-    /// Returns the in-core inode; reads it if it is not in use.
+    /// Returns the in-core inode for a caller that shows or changes its contents.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if only features that are not supported can tell them.
+    pub(super) fn usable(&self, ino: Nid) -> Result<Arc<Incore>> {
+        let file = self.incore(ino)?;
+        self.check_usable(ino, &self.inode(&file)?)?;
+        Ok(file)
+    }
+
+    /// Returns the in-core inode; reads it if it is not in use. Of files that are not usable, blocks can be moved and
+    /// freed, and names be told.
     pub(super) fn incore(&self, ino: Nid) -> Result<Arc<Incore>> {
         if let Some(node) = self.live(ino) {
             return Ok(node);
@@ -27,7 +38,6 @@ impl F2fs {
         let node = self.find_node(ino)?.filter(|node| node.ino == ino).ok_or_else(stale)?;
         let decoded = node.view(|bytes| Inode::decode(bytes, ino, self.features)).map_err(damaged);
         let inode = self.health.watch(decoded)?;
-        self.check_usable(ino, &inode)?;
         let incore = Arc::new(Incore::new(&self.rt, ino, inode.kind, node));
         let mut live = self.live.lock();
         prune(&mut live);
@@ -138,3 +148,6 @@ fn prune(live: &mut BTreeMap<Nid, Weak<Incore>>) {
 fn inline_flags(bytes: &[u8]) -> Inline {
     Inline::from_bits_retain(bytes[3])
 }
+
+#[cfg(test)]
+mod tests;

@@ -202,7 +202,7 @@ impl F2fs {
 
     /// Refuses a volume that shows nothing because its root directory cannot be read.
     fn check_root(&self) -> Result<()> {
-        let problem = match self.incore(Nid::ROOT) {
+        let problem = match self.usable(Nid::ROOT) {
             Ok(root) if root.is_dir() => return Ok(()),
             Ok(root) => format!("it is a {:?}", root.kind),
             Err(Error::Stale(_)) => "it is not in use".to_owned(),

@@ -275,7 +275,7 @@ impl F2fs {
         let Some(name) = Name::new(&told.name).filter(|_| !is_dot && file.kind == FileKind::Regular) else {
             return Ok(());
         };
-        let dir = match self.incore(told.pino) {
+        let dir = match self.usable(told.pino) {
             Ok(dir) if dir.is_dir() => dir,
             Ok(_) | Err(Error::Stale(_)) => return Ok(()),
             Err(error) => return Err(error),

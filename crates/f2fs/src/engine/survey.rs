@@ -54,7 +54,7 @@ impl F2fs {
     }
 
     fn survey_inode(&self, ino: Nid, to: &mut dyn Survey) -> Result<()> {
-        let file = match self.incore(ino) {
+        let file = match self.usable(ino) {
             // The inode was freed meanwhile, or needs features that are not supported.
             Err(Error::Stale(_) | Error::Refused(_)) => return Ok(()),
             file => file?,
