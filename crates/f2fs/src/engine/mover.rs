@@ -78,8 +78,8 @@ impl F2fs {
         let Some(decision) = decision else { return Ok(0) };
         let victims: Vec<Segno> =
             decision.victims.iter().flat_map(|section| self.geo.section(section.0)).map(Segno).collect();
-        let Some(_emptying) = self.space.emptying(&victims) else { return Ok(0) };
-        self.clean_segments(&victims, decision.to)?;
+        let Some(emptying) = self.space.emptying(&victims) else { return Ok(0) };
+        self.clean_segments(emptying.segments(), decision.to)?;
         Ok(decision.victims.len() as u32)
     }
 

@@ -136,8 +136,8 @@ impl F2fs {
             return Ok(false);
         }
         {
-            let Some(_emptying) = self.space.emptying(&victims) else { return Ok(false) };
-            self.clean_segments(&victims, Destination::CleanSegment)?;
+            let Some(emptying) = self.space.emptying(&victims) else { return Ok(false) };
+            self.clean_segments(emptying.segments(), Destination::CleanSegment)?;
         }
         self.checkpoint(false)?;
         let is_empty = |segno: &&crate::format::Segno| self.space.valid_blocks(**segno).1.is_empty();
@@ -533,6 +533,41 @@ mod tests {
         drop(emptying);
         let mut again = std::iter::from_fn(|| space.take_data(Log::WarmData, 64));
         assert!(again.any(|run| victims.contains(&segment(&run))), "there are holes again");
+    }
+
+    /// Erasing it meanwhile would erase what a log has written there by then.
+    #[test]
+    fn a_segment_is_not_free_before_it_is_opened_to_logs() {
+        let vfs = mount(&volume(64, features()[0]));
+        write(&vfs, "gone", 1200).expect("there is room");
+        vfs.sync().expect("sync");
+        let fs = vfs.format();
+        let whole = |view: &crate::clean::SegmentView| !view.current && view.valid == 512;
+        let segno = fs.space.table().segments(Class::Data).find(whole).map(|view| view.segno).expect("a full segment");
+        for offset in 0..512 {
+            fs.space.free(fs.geometry().block_of(segno, offset));
+        }
+        fs.space.snapshot().expect("no summary is missing");
+        assert_eq!(fs.space.committed(), [segno]);
+        let free = fs.space.free_segments();
+        drop(fs.space.emptying(&[segno]).expect("there is room beside it"));
+        assert_eq!(fs.space.free_segments(), free);
+        fs.space.open_to_logs(&[segno]);
+        assert_eq!(fs.space.free_segments(), free + 1);
+    }
+
+    #[test]
+    fn a_segment_that_a_log_stands_in_is_not_emptied() {
+        let vfs = half_removed();
+        let space = &vfs.format().space;
+        let is_used = |view: &crate::clean::SegmentView| view.valid > 0;
+        let (current, others): (Vec<_>, Vec<_>) =
+            space.table().segments(Class::Data).filter(is_used).partition(|view| view.current);
+        let (current, other) = (current[0].segno, others[0].segno);
+        let emptying = space.emptying(&[current, other]).expect("there is room beside it");
+        assert_eq!(emptying.segments(), [other]);
+        drop(emptying);
+        assert!(space.emptying(&[current]).is_none());
     }
 
     #[test]

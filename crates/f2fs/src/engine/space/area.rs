@@ -44,6 +44,12 @@ pub(in crate::engine) struct Emptying {
     segments: Vec<Segno>,
 }
 
+impl Emptying {
+    pub(in crate::engine) fn segments(&self) -> &[Segno] {
+        &self.segments
+    }
+}
+
 impl Drop for Emptying {
     fn drop(&mut self) {
         let mut state = self.space.state();
@@ -118,6 +124,7 @@ impl MainArea {
             tickets_issued: 0,
             chained: 0,
             victims: BTreeSet::new(),
+            closed: BTreeSet::new(),
             areas: Default::default(),
             owners: None,
         };
@@ -191,17 +198,19 @@ impl MainArea {
         taken + most <= self.user_blocks || taken + freed() <= self.user_blocks
     }
 
-    /// Keeps logs out of the holes of segments that are being emptied. `None` if the blocks that
-    /// are owed need these holes.
+    /// Keeps logs out of the holes of segments that are to be emptied, except those that a log stands in by now.
+    /// `None` if the blocks that are owed need these holes, or no segment is left.
     pub(in crate::engine) fn emptying(self: &Arc<Self>, segments: &[Segno]) -> Option<Emptying> {
         let mut state = self.state();
-        for segno in segments {
+        let segments: Vec<Segno> = segments.iter().copied().filter(|segno| !state.is_current(segno.0)).collect();
+        for segno in &segments {
             state.victims.insert(segno.0);
             state.recount(segno.0);
         }
         let fits = self.budget_of(&state).fits();
         drop(state);
-        Some(Emptying { space: Arc::clone(self), segments: segments.to_vec() }).filter(|_| fits)
+        let is_any = !segments.is_empty();
+        Some(Emptying { space: Arc::clone(self), segments }).filter(|_| fits && is_any)
     }
 
     // -- the clock and the choice of segments

@@ -127,6 +127,7 @@ impl MainArea {
             }
             state.recount(segno);
         }
+        state.closed.extend(freed.iter().map(|segno| segno.0));
         freed
     }
 
@@ -137,6 +138,10 @@ impl MainArea {
 
     /// Lets logs take these segments from now on.
     pub(in crate::engine) fn open_to_logs(&self, freed: &[Segno]) {
-        self.state().free.extend(freed.iter().map(|segno| segno.0));
+        let mut state = self.state();
+        for segno in freed.iter().map(|segno| segno.0) {
+            state.closed.remove(&segno);
+            state.free.extend([segno]);
+        }
     }
 }

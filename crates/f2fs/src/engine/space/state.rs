@@ -113,6 +113,8 @@ pub(super) struct State {
     pub(super) chained: u64,
     /// Segments being emptied: no log fills their holes.
     pub(super) victims: BTreeSet<u32>,
+    /// Segments that the last checkpoint has freed, and that logs may not take yet.
+    pub(super) closed: BTreeSet<u32>,
     pub(super) areas: Areas,
     /// Owners of all blocks, by block of the main area: kept for an oracle only.
     pub(super) owners: Option<Vec<SummaryEntry>>,
@@ -196,9 +198,10 @@ impl State {
         *self.holes_of(counted.0) += u64::from(writable);
     }
 
-    /// Makes a segment free that was emptied, if nothing is left in it.
+    /// Makes a segment free that was emptied, if nothing is left in it, and no other task is about to.
     pub(super) fn free_if_empty(&mut self, geo: &Geometry, segno: u32) {
-        let is_used = self.segments[segno as usize].maps.is_some() || self.is_current(segno);
+        let has_blocks = self.segments[segno as usize].maps.is_some();
+        let is_used = has_blocks || self.is_current(segno) || self.closed.contains(&segno);
         if !is_used && !self.areas.has(geo.section_of(Segno(segno))) {
             self.free.extend([segno]);
         }
