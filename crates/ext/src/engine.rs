@@ -29,6 +29,7 @@ mod commit;
 mod damage_record;
 mod dir;
 mod dirindex;
+mod dirlist;
 mod early;
 mod extents;
 mod format;

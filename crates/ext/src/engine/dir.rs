@@ -10,12 +10,12 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use hashbrown::HashTable;
 use moafs_disk::{Buf, Kind, SECTOR};
 use moafs_runtime::lock::{ReadGuard, WriteGuard};
-use moafs_vfs::format::DirSink;
-use moafs_vfs::types::{BlockAddr, BlockRun, Cookie, Dentry, FileKind, Ino, Lbn, LbnRange, Mapping, Name};
+use moafs_vfs::types::{BlockAddr, BlockRun, FileKind, Lbn, LbnRange, Mapping, Name};
 use moafs_vfs::{Error, Result};
 
 use super::incore::Incore;
@@ -78,6 +78,8 @@ impl Ext {
             room: vec![u8::MAX; blocks.len()],
             blocks: Vec::new(),
             inline: None,
+            is_listed: AtomicBool::new(false),
+            former: None,
             folds: flags.contains(InodeFlags::CASEFOLD),
             cursor: 0,
             names: 0,
@@ -120,7 +122,7 @@ impl Ext {
     }
 
     /// Returns the place of a directory's block for messages.
-    fn names_place(&self, dir: &Incore, blocks: &[u64], lbn: usize) -> Place {
+    pub(super) fn names_place(&self, dir: &Incore, blocks: &[u64], lbn: usize) -> Place {
         match blocks.get(lbn) {
             Some(no) => self.dir_place(dir, lbn, *no),
             None => Place::new(Structure::InlineData(dir.ino), dir.at.block),
@@ -181,7 +183,7 @@ impl Ext {
         Ok(blocks)
     }
 
-    fn find_slot(&self, dir: &Incore, index: &Index, name: &[u8]) -> Result<Option<Found>> {
+    pub(super) fn find_slot(&self, dir: &Incore, index: &Index, name: &[u8]) -> Result<Option<Found>> {
         let folded = index.folds.then(|| fold(name));
         let hash = hash_of(folded.as_deref().unwrap_or(name));
         // Candidates are collected first: reading a block may wait, and may fail.
@@ -215,44 +217,8 @@ impl Ext {
         self.find_slot(dir, index, name.as_bytes())
     }
 
-    /// Lists entries from a cookie on. A cookie is the byte in the directory at which an entry ended.
-    pub(super) fn list_names(&self, dir: &Incore, from: Cookie, to: &mut DirSink<'_>) -> Result<()> {
-        // The list of blocks is copied: `to` may look names up in this very directory.
-        let (blocks, inline) = {
-            let guard = self.index(dir)?;
-            let index = guard.as_ref().expect("index() builds it");
-            (index.blocks.clone(), index.inline.clone())
-        };
-        let size = inline.as_ref().map_or(self.geo.block_bytes(), Vec::len);
-        let count = count_name_blocks(&blocks, inline.as_deref());
-        let first = (from.0 / size as u64).min(count as u64) as usize;
-        for lbn in first..count {
-            let bytes = match &inline {
-                Some(image) => image.clone(),
-                None => self.health.watch(self.names_block(dir, &blocks, lbn))?,
-            };
-            let base = (lbn * size) as u64;
-            let entries = Entries::check(&bytes, self.form, self.names_place(dir, &blocks, lbn));
-            for entry in self.health.watch(entries.map_err(damaged))?.used() {
-                let at = base + entry.offset as u64;
-                if at < from.0 {
-                    continue;
-                }
-                let Some(name) = Name::new(entry.name) else { continue };
-                let dentry = Dentry { ino: Ino(entry.inode.0.into()), kind: entry.kind() };
-                // The end of the entry's own bytes: stays inside or at the border of any record
-                // this one is merged into.
-                let end = at + codec::record_bytes(entry.name.len()) as u64;
-                if !to(name, dentry, Cookie(end)) {
-                    return Ok(());
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// Returns the bytes of one block of a directory, with its checksum verified.
-    fn names_block(&self, dir: &Incore, blocks: &[u64], lbn: usize) -> Result<Vec<u8>> {
+    pub(super) fn names_block(&self, dir: &Incore, blocks: &[u64], lbn: usize) -> Result<Vec<u8>> {
         let block = self.meta.get(blocks[lbn], Kind::Directory)?;
         self.verify_names(dir, lbn, &block)?;
         Ok(block.view(<[u8]>::to_vec))
@@ -551,7 +517,7 @@ impl Ext {
 }
 
 /// Returns the number of blocks that hold a directory's names: one stands for names inside the inode.
-fn count_name_blocks(blocks: &[u64], inline: Option<&[u8]>) -> usize {
+pub(super) fn count_name_blocks(blocks: &[u64], inline: Option<&[u8]>) -> usize {
     if inline.is_some() { 1 } else { blocks.len() }
 }
 
@@ -610,7 +576,13 @@ pub(super) struct IndexReader<'a> {
 }
 
 /// An error while reading an htree.
-pub(super) struct IndexError(#[allow(dead_code)] Error);
+pub(super) struct IndexError(Error);
+
+impl From<IndexError> for Error {
+    fn from(error: IndexError) -> Error {
+        error.0
+    }
+}
 
 impl From<Damage> for IndexError {
     fn from(damage: Damage) -> IndexError {

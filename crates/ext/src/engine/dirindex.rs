@@ -6,12 +6,14 @@
 //! name. A directory that outgrows its first block gets an index.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use moafs_vfs::Result;
+use moafs_vfs::types::Cookie;
 
 use super::dir::{IndexReader, MetaBlock, take_out};
 use super::incore::Incore;
-use super::names::{Found, Index};
+use super::names::{FormerPlaces, Found, Index};
 use super::volume::Ext;
 use crate::format::dir::{self as codec, Entries};
 use crate::format::htree::edit::{self, Named, Way, WayNode};
@@ -192,6 +194,7 @@ impl Ext {
         let names = self.leaf_names(dir, index, 0, &hasher)?;
         let root = self.names_to_change(dir, index, 0)?;
         let leaf = self.grow(dir, index, meta_block)?;
+        index.former = index.is_listed.load(Ordering::Relaxed).then(|| former_places(&names));
         self.pack_leaf(dir, index, 0, &names, leaf)?;
         let only = [IndexEntry { hash: 0, block: leaf as u32 }];
         self.meta.change(&root, 0..self.geo.block_bytes(), Level::NONE, |bytes| {
@@ -213,6 +216,14 @@ impl Ext {
             is_it(entries.next(), 0, b".") && is_it(entries.next(), 12, b"..")
         }))
     }
+}
+
+/// Returns the names of a directory's first block, `.` and `..` among them, in the order of their places.
+fn former_places(names: &[Named]) -> FormerPlaces {
+    let dots = [(0, &b"."[..]), (12, b"..")];
+    let mut places: Vec<(usize, &[u8])> = dots.into_iter().chain(names.iter().map(|n| (n.offset, &*n.name))).collect();
+    places.sort_unstable();
+    places.into_iter().map(|(at, name)| (Cookie(at as u64), name.into())).collect()
 }
 
 /// Returns a node's entries with one more, behind the one that the way goes through.

@@ -1,12 +1,17 @@
 //! The names of a directory in memory: where each lies in the directory's blocks.
 
+use std::sync::atomic::AtomicBool;
+
 use hashbrown::HashTable;
-use moafs_vfs::types::FileKind;
+use moafs_vfs::types::{Cookie, FileKind};
 
 use crate::format::InodeNo;
 use crate::format::casefold::fold;
 use crate::format::fnv::hash_of;
 use crate::meta::Level;
+
+/// Names in the order of the places that they had before they moved into an index.
+pub(super) type FormerPlaces = Box<[(Cookie, Box<[u8]>)]>;
 
 /// The names of one directory, by hash.
 pub(super) struct Index {
@@ -15,6 +20,10 @@ pub(super) struct Index {
     pub(super) blocks: Vec<u64>,
     /// The names of a directory that lies inside its inode, as one block: it has none on the volume.
     pub(super) inline: Option<Vec<u8>>,
+    /// True once a list by place has begun.
+    pub(super) is_listed: AtomicBool,
+    /// The names that the directory had when it got an index, and where, if they were being listed then.
+    pub(super) former: Option<FormerPlaces>,
     /// True if names are found without regard to case.
     pub(super) folds: bool,
     /// For each block an upper bound of the longest name that fits into it.
@@ -85,7 +94,8 @@ impl Index {
     /// Returns about how many bytes the index takes.
     pub(super) fn memory(&self) -> usize {
         let inline = self.inline.as_ref().map_or(0, Vec::len);
-        self.slots.capacity() * (size_of::<Slot>() + 1) + self.blocks.len() * 9 + inline
+        let former = self.former.iter().flatten().map(|(_, name)| name.len() + size_of::<(Cookie, Box<[u8]>)>());
+        self.slots.capacity() * (size_of::<Slot>() + 1) + self.blocks.len() * 9 + inline + former.sum::<usize>()
     }
 
     /// Returns the bytes charged to the memory budget.

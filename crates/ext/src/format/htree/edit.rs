@@ -36,16 +36,65 @@ pub fn levels_max(sb: &Superblock) -> u8 {
     if sb.incompat().contains(Incompat::LARGE_DIR) { LEVELS_MAX + 1 } else { LEVELS_MAX }
 }
 
+impl WayNode {
+    /// Returns the entry that leads on.
+    fn entry(&self) -> IndexEntry {
+        self.entries[self.at]
+    }
+}
+
+impl Way {
+    /// Returns the hash at which the leaf begins. Bit 0: the leaf before it also has names of that hash.
+    pub fn first_hash(&self) -> u32 {
+        self.steps.iter().map(|step| step.entry().hash).max().unwrap_or(0)
+    }
+
+    /// Returns the hash at which the next leaf begins, if there is one.
+    pub fn next_hash(&self) -> Option<u32> {
+        self.steps.iter().rev().find_map(|step| step.entries.get(step.at + 1)).map(|entry| entry.hash)
+    }
+
+    /// Goes on to the next leaf; returns how many nodes it entered for that, `None` if there is no other leaf.
+    ///
+    /// # Errors
+    /// If a node is damaged or cannot be read.
+    pub fn advance<R: ReadBlock>(&mut self, reader: &mut R) -> Result<Option<usize>, R::Error> {
+        let Some(turn) = self.steps.iter().rposition(|step| step.at + 1 < step.entries.len()) else {
+            return Ok(None);
+        };
+        self.steps[turn].at += 1;
+        for below in turn + 1..self.steps.len() {
+            let lbn = self.steps[below - 1].entry().block;
+            let (block, place) = reader.read(lbn)?;
+            self.steps[below] = WayNode { lbn, entries: super::node(block.as_ref(), place)?, at: 0 };
+        }
+        self.leaf = self.steps[self.steps.len() - 1].entry().block;
+        Ok(Some(self.steps.len() - 1 - turn))
+    }
+}
+
 /// Finds the way to the leaf for a name. Where several leaves hold names of one hash it is the first of them.
 ///
 /// # Errors
 /// If the index is damaged or a block cannot be read.
 pub fn way<R: ReadBlock>(reader: &mut R, name: &[u8], sb: &Superblock) -> Result<Way, R::Error> {
+    descend(reader, sb, |hasher| hasher.hash(name).major)
+}
+
+/// Finds the way to the leaf that has names of a hash, the first of them.
+///
+/// # Errors
+/// If the index is damaged or a block cannot be read.
+pub fn way_to_hash<R: ReadBlock>(reader: &mut R, hash: u32, sb: &Superblock) -> Result<Way, R::Error> {
+    descend(reader, sb, |_| hash)
+}
+
+fn descend<R: ReadBlock>(reader: &mut R, sb: &Superblock, hash_of: impl Fn(&Hasher) -> u32) -> Result<Way, R::Error> {
     let (block, place) = reader.read(0)?;
     let (info, mut entries) = super::root(block.as_ref(), levels_max(sb), place)?;
     let hasher = Hasher::of(info.hash_version, sb)
         .ok_or_else(|| place.damage(format!("unknown hash version {}", info.hash_version)))?;
-    let hash = hasher.hash(name).major;
+    let hash = hash_of(&hasher);
     let (mut steps, mut lbn) = (Vec::new(), 0);
     for level in (0..=info.levels).rev() {
         let at = covering(&entries, hash);
