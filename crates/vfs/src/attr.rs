@@ -103,8 +103,8 @@ impl<F: Format> Files<F> {
         self.check_owner(who, inode, &attr, set)
     }
 
-    /// Checks that only root changes the flags that forbid changes, that those stay which describe the layout, and that
-    /// the others fit the file.
+    /// Checks that only root changes the flags that forbid changes, that none is set which would describe another
+    /// layout, and that the others fit the file. Programs leave out the flags of the layout, which then stay.
     fn check_flags(&self, who: &Credentials, attr: &Attr, set: &SetAttr) -> Result<()> {
         let Some(flags) = set.flags else { return Ok(()) };
         let privileged = (flags ^ attr.flags) & (IMMUTABLE | APPEND_ONLY) != 0;
@@ -112,7 +112,7 @@ impl<F: Format> Files<F> {
         if !owner || (privileged && !who.is_root()) {
             return Err(Error::Posix(libc::EPERM));
         }
-        let layout = (flags ^ attr.flags) & !self.shape.user_flags != 0;
+        let layout = flags & !attr.flags & !self.shape.user_flags != 0;
         if layout || !flags_fit(flags, attr.kind) { Err(Error::Posix(libc::EOPNOTSUPP)) } else { Ok(()) }
     }
 

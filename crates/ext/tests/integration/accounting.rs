@@ -177,7 +177,11 @@ fn flags_tell_how_a_file_is_stored_from_the_first() {
     assert_eq!(flags(file), extents);
     set(extents | no_atime).expect("the way of chattr +A");
     assert_eq!(flags(file), extents | no_atime);
-    assert_eq!(set(no_atime).expect_err("extents cannot become pointers").errno(), libc::EOPNOTSUPP);
+    set(0).expect("the way of chattr =");
+    assert_eq!(flags(file), extents, "the file keeps its extents");
+    let index = 0x1000;
+    assert_eq!(set(extents | index).expect_err("a file has no index").errno(), libc::EOPNOTSUPP);
+    assert_eq!(flags(file), extents);
     volume.close();
 }
 
