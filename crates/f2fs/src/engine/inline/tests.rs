@@ -15,7 +15,7 @@ use super::*;
 use crate::OpenOptions;
 use crate::format::superblock::Features;
 use crate::format::{BLOCK, Nid};
-use crate::judge::{assert_clean, features, mount, name, new, root, volume};
+use crate::judge::{assert_clean, features, loaded, mount, name, new, root, volume};
 
 const ROOT: Ino = Ino(3);
 
@@ -232,6 +232,34 @@ fn contents_that_lie_in_the_inode_survive_every_change() {
                 run(features, size, end);
             }
         }
+    }
+}
+
+/// The reference tool puts small files into their inodes.
+#[test]
+fn files_that_the_reference_tool_has_made_survive_every_change() {
+    let source = tempfile::TempDir::new().unwrap();
+    let text = |size: usize, number: usize| format!("{size}-{number}");
+    for size in [0, 100, 3400] {
+        for number in 0..CHANGES.len() {
+            std::fs::write(source.path().join(text(size, number)), vec![5; size]).unwrap();
+        }
+    }
+    for features in features() {
+        let Some(disk) = loaded(64, features, source.path()) else { return };
+        let vfs = mount(&disk);
+        let mut inline = 0;
+        for size in [0, 100, 3400] {
+            for (number, change) in CHANGES.iter().enumerate() {
+                let ino = vfs.lookup(&root(), ROOT, name(text(size, number).as_bytes())).unwrap().ino;
+                let file = vfs.format().incore(Nid(ino.0 as u32)).unwrap();
+                inline += u32::from(Format::is_inline(vfs.format(), &file));
+                change.make(&vfs, ino, &mut vec![5; size]);
+            }
+        }
+        assert!(inline > 0, "the tool has put no file into its inode");
+        vfs.close().unwrap();
+        assert_clean(&disk, "made by sload.f2fs");
     }
 }
 
