@@ -1,5 +1,6 @@
 //! Space on real formats: random writes into a sparse file, as virtual machines and databases make them, fill the
-//! volume before they are refused, and accepted writes can be read.
+//! volume before they are refused, and accepted writes can be read. What a call takes that finds no room for the rest
+//! comes back.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,12 +12,12 @@ use moafs_testkit::judges::missing;
 use moafs_testkit::tests_of;
 use moafs_testkit::volume::Mounter;
 use moafs_vfs::api::{NewFile, SetAttr};
-use moafs_vfs::types::{FileKind, Ino, Name};
+use moafs_vfs::types::{FileKind, Ino, Name, SetMode};
 use moafs_vfs::{Credentials, Format, Vfs};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
-tests_of!([ext: Ext, ext4: Ext4, f2fs: F2fs] [random_writes_into_a_sparse_file_fill_the_volume]);
+tests_of!([ext: Ext, ext4: Ext4, f2fs: F2fs] [random_writes_into_a_sparse_file_fill_the_volume, a_directory_without_room_for_its_acls_leaves_nothing]);
 
 /// Bytes that one call writes.
 const PIECE: u64 = 4096;
@@ -96,6 +97,59 @@ fn random_writes_into_a_sparse_file_fill_the_volume<F: Family>() {
                 Some(disk) => fill_and_empty::<F>(geometry, Arc::new(disk), times, seed),
                 None => missing(geometry.name, "the tool that makes it is not installed"),
             }
+        }
+    }
+}
+
+/// Returns an access control list with entries for so many users, in the form of the system call.
+fn acl(users: u32) -> Vec<u8> {
+    let none = u32::MAX;
+    let named = (0..users).map(|uid| (2u16, uid));
+    let entries = [(1, none)].into_iter().chain(named).chain([(4, none), (0x10, none), (0x20, none)]);
+    let mut bytes = 2u32.to_le_bytes().to_vec();
+    for (tag, id) in entries {
+        bytes.extend(tag.to_le_bytes());
+        bytes.extend(7u16.to_le_bytes());
+        bytes.extend(id.to_le_bytes());
+    }
+    bytes
+}
+
+/// A new directory inherits its parent's list twice: for itself, and for what is made in it. A list that takes more
+/// than half of the space for attributes fits the parent only.
+fn a_directory_without_room_for_its_acls_leaves_nothing<F: Family>() {
+    for geometry in family::geometries::<F>(F::CRASH).iter().filter(|geometry| F::keeps_xattrs(geometry)) {
+        let Some(disk) = family::fresh::<F>(geometry) else {
+            missing(geometry.name, "the tool that makes it is not installed");
+            continue;
+        };
+        let disk = Arc::new(disk);
+        let vfs = F::mounter(0).mount(disk.clone(), false).expect("it mounts");
+        let (root, user, block) = (vfs.shape().root, Credentials::root(), vfs.shape().block_size);
+        let new = |kind| NewFile { kind, perm: 0o777, umask: 0, rdev: 0, target: None };
+        let dir = vfs.create(&user, root, name(), &new(FileKind::Directory)).expect("a directory").ino;
+        // An entry takes eight bytes.
+        let list = acl(block / 8 * 3 / 4);
+        vfs.set_xattr(&user, dir, b"system.posix_acl_default", &list, SetMode::Any).expect("it has room");
+        vfs.sync().expect("a sync");
+        let (before, links) = (vfs.stat_fs(), vfs.stat(dir).expect("it is there").attr.nlink);
+        for synced in [false, true, false] {
+            let made = vfs.create(&user, dir, name(), &new(FileKind::Directory));
+            assert_eq!(made.expect_err("there is no room").errno(), libc::ENOSPC, "{}", geometry.name);
+            if synced {
+                vfs.sync().expect("a sync");
+            }
+            vfs.run_background_step();
+        }
+        vfs.sync().expect("a sync");
+        let after = vfs.stat_fs();
+        assert_eq!((after.free, after.free_inodes), (before.free, before.free_inodes), "{}", geometry.name);
+        assert_eq!(vfs.stat(dir).expect("it is there").attr.nlink, links, "{}", geometry.name);
+        vfs.create(&user, dir, name(), &new(FileKind::Regular)).expect("a file inherits one list");
+        vfs.close().expect("it unmounts");
+        assert_eq!(F::findings(&disk), Vec::<String>::new(), "{}", geometry.name);
+        if let Some(verdict) = family::look::<F>(&disk).expect("a scratch image") {
+            assert!(verdict.spotless, "{}: {}", geometry.name, verdict.text);
         }
     }
 }

@@ -280,31 +280,46 @@ impl<F: Format> Namespace<F> {
         }
         let mut op = self.begin(OpKind::Create, admission)?;
         let inode = self.new_inode(&mut op, dir, &birth, new.target)?;
-        let ino = inode.ino;
-        match name {
-            Some(name) => {
-                op.name_add(&dir.node, name, Target { ino, kind: new.kind, node: &*inode.node })?;
-                let now = birth.attr.ctime;
-                op.put(dir, |attr| {
-                    if new.kind == FileKind::Directory {
-                        attr.nlink = links_after(&self.shape, attr.nlink, 1);
-                    }
-                    (attr.mtime, attr.ctime) = (now, now);
-                })?;
-            }
-            None => {
-                op.inode_orphan(&inode.node, &birth.attr)?;
-                inode.state.lock().nameless = true;
-            }
+        if let Err(error) = self.complete_inode(&mut op, dir, name, &inode, &birth) {
+            self.take_back(op, dir, inode);
+            return Err(error);
+        }
+        if name.is_some() {
+            let now = birth.attr.ctime;
+            let told = op.put(dir, |attr| {
+                if new.kind == FileKind::Directory {
+                    attr.nlink = links_after(&self.shape, attr.nlink, 1);
+                }
+                (attr.mtime, attr.ctime) = (now, now);
+            });
+            self.fail_if_half_done("the creation of a file", told)?;
+        } else {
+            inode.state.lock().nameless = true;
         }
         op.end(&[&inode, dir]);
         self.refresh_size(dir);
         self.refresh_size(&inode);
-        self.table.hold(ino);
+        self.table.hold(inode.ino);
         Ok(self.table.insert(inode))
     }
 
-    /// Makes an inode with its ACLs, not in the table yet.
+    /// Gives a new inode its ACLs and its name; without a name it becomes an orphan.
+    fn complete_inode(
+        &self,
+        op: &mut Op<'_, F>,
+        dir: &Shared<F>,
+        name: Option<&Name>,
+        inode: &Shared<F>,
+        birth: &Birth,
+    ) -> Result<()> {
+        self.set_acls(op, inode, birth)?;
+        match name {
+            Some(name) => op.name_add(&dir.node, name, Target { ino: inode.ino, kind: inode.kind, node: &*inode.node }),
+            None => op.inode_orphan(&inode.node, &birth.attr),
+        }
+    }
+
+    /// Makes an inode, not in the table yet, without its ACLs. If the op cannot go on, [`Self::take_back`] ends it.
     pub(crate) fn new_inode(
         &self,
         op: &mut F::Op<'_>,
@@ -314,15 +329,31 @@ impl<F: Format> Namespace<F> {
     ) -> Result<Shared<F>> {
         let (ino, node) = op.inode_new(&dir.node, &birth.attr, target)?;
         let attr = Attr { generation: self.format.generation(&node), ..birth.attr.clone() };
-        let inode = Arc::new(Inode::new(&self.rt, ino, dir.ino, attr, node));
+        Ok(Arc::new(Inode::new(&self.rt, ino, dir.ino, attr, node)))
+    }
+
+    /// Sets the ACLs of a new inode: both may be too large for one inode.
+    pub(crate) fn set_acls(&self, op: &mut F::Op<'_>, inode: &Shared<F>, birth: &Birth) -> Result<()> {
         for (space, acl) in [(XattrSpace::AclAccess, &birth.access_acl), (XattrSpace::AclDefault, &birth.default_acl)] {
             if let Some(acl) = acl {
                 let key = XattrKey { space, suffix: Box::default() };
                 op.xattr_set(&inode.node, &key, Some(&acl.emit()), SetMode::Any)?;
             }
-            self.remember_acl(&inode, space, acl.clone());
+            self.remember_acl(inode, space, acl.clone());
         }
-        Ok(inode)
+        Ok(())
+    }
+
+    /// Ends an op that has made an inode and cannot give it a name: the inode becomes an orphan, which the reaper
+    /// frees, and `dir` gets back the link that a subdirectory took.
+    pub(crate) fn take_back(&self, mut op: Op<'_, F>, dir: &Shared<F>, inode: Shared<F>) {
+        let orphaned = op.put_orphan(&inode, |attr| attr.nlink = 0);
+        let undone = orphaned.and_then(|()| if inode.is_dir() { op.put_known(dir) } else { Ok(()) });
+        if self.fail_if_half_done("taking a new inode back", undone).is_ok() {
+            op.end(&[&inode, dir]);
+            let inode = self.table.insert(inode);
+            self.note_unlinked(&inode);
+        }
     }
 
     /// Returns owner, group, mode, ACLs and times of a new inode.
@@ -416,8 +447,12 @@ impl<F: Format> Namespace<F> {
                 attr.nlink += 1;
                 attr.ctime = now;
             })?;
-            op.name_add(&dir.node, name, Target { ino, kind: inode.kind, node: &inode.node })?;
-            op.put(&dir, |attr| (attr.mtime, attr.ctime) = (now, now))?;
+            if let Err(error) = op.name_add(&dir.node, name, Target { ino, kind: inode.kind, node: &inode.node }) {
+                self.take_link_back(op, &inode, &attr);
+                return Err(error);
+            }
+            let told = op.put(&dir, |attr| (attr.mtime, attr.ctime) = (now, now));
+            self.fail_if_half_done("a link", told)?;
             op.end(&[]);
             inode.state.lock().nameless = false;
             self.refresh_size(&dir);
@@ -425,6 +460,15 @@ impl<F: Format> Namespace<F> {
             self.set_home(&inode, dir.ino);
             self.stat_of(&inode)
         })
+    }
+
+    /// Ends an op that has counted a link for a name that it cannot add.
+    fn take_link_back(&self, mut op: Op<'_, F>, inode: &Shared<F>, before: &Attr) {
+        let change = |attr: &mut Attr| (attr.nlink, attr.ctime) = (before.nlink, before.ctime);
+        let undone = if before.nlink > 0 { op.put(inode, change) } else { op.put_orphan(inode, change) };
+        if self.fail_if_half_done("taking a link back", undone).is_ok() {
+            op.end(&[]);
+        }
     }
 
     pub(crate) fn unlink(&self, who: &Credentials, dir: Ino, name: &Name) -> Result<()> {

@@ -106,6 +106,15 @@ impl<F: Format> Ops<F> {
         done
     }
 
+    /// Turns the volume read-only if an op failed (a read that the device refused) after its first change: what it has
+    /// changed in memory must not reach the disk without the rest.
+    pub(crate) fn fail_if_half_done(&self, what: &str, completed: Result<()>) -> Result<()> {
+        if let Err(error) = &completed {
+            self.format.fail(&format!("{what} could not be completed: {error}"));
+        }
+        completed
+    }
+
     /// Notes that space was made free.
     pub(crate) fn note_freed(&self) {
         self.relief.freed.fetch_add(1, Ordering::SeqCst);

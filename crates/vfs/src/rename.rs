@@ -298,13 +298,15 @@ impl<F: Format> Namespace<F> {
     ) -> Result<()> {
         let Move { from, to, source, victim, .. } = movement;
         let mut op = self.begin(OpKind::Rename, admission)?;
-        let whiteout = whiteout.map(|birth| self.new_inode(&mut op, from.dir, &birth, None)).transpose()?;
-        op.name_moves(&source.node, (&from.dir.node, from.name), (&to.dir.node, to.name))?;
-        let target = Target { ino: source.ino, kind: source.kind, node: &*source.node };
-        match victim {
-            Some(_) => op.name_point(&to.dir.node, to.name, target)?,
-            None => op.name_add(&to.dir.node, to.name, target)?,
+        let made = whiteout.as_ref().map(|birth| self.new_inode(&mut op, from.dir, birth, None)).transpose()?;
+        let whiteout = made.zip(whiteout);
+        if let Err(error) = self.set_new_name(&mut op, movement, whiteout.as_ref()) {
+            if let Some((whiteout, _)) = whiteout {
+                self.take_back(op, from.dir, whiteout);
+            }
+            return Err(error);
         }
+        let whiteout = whiteout.map(|(whiteout, _)| whiteout);
         let completed = self.complete_replacement(&mut op, movement, whiteout.as_ref());
         self.fail_if_half_done("a rename", completed)?;
         op.end(&[]);
@@ -316,6 +318,25 @@ impl<F: Format> Namespace<F> {
             self.note_unlinked(victim);
         }
         Ok(())
+    }
+
+    /// Completes the inode of a whiteout, and gives the source its new name: up to here the op can be taken back.
+    fn set_new_name(
+        &self,
+        op: &mut Op<'_, F>,
+        movement: &Move<'_, F::Node>,
+        whiteout: Option<&(Shared<F>, Birth)>,
+    ) -> Result<()> {
+        let Move { from, to, source, victim, .. } = movement;
+        if let Some((inode, birth)) = whiteout {
+            self.set_acls(op, inode, birth)?;
+        }
+        op.name_moves(&source.node, (&from.dir.node, from.name), (&to.dir.node, to.name))?;
+        let target = Target { ino: source.ino, kind: source.kind, node: &*source.node };
+        match victim {
+            Some(_) => op.name_point(&to.dir.node, to.name, target),
+            None => op.name_add(&to.dir.node, to.name, target),
+        }
     }
 
     /// Makes the changes that follow the new name: `..`, the removal of the old one, the whiteout, attributes.
@@ -351,15 +372,6 @@ impl<F: Format> Namespace<F> {
         let gone = i64::from(source.is_dir());
         let come = gone - i64::from(victim_is_dir);
         self.settle_parents(op, movement, -gone, come)
-    }
-
-    /// Turns the volume read-only if an op failed (a read that the device refused) after its first change: what it has
-    /// changed in memory must not reach the disk without the rest.
-    fn fail_if_half_done(&self, what: &str, completed: Result<()>) -> Result<()> {
-        if let Err(error) = &completed {
-            self.format.fail(&format!("{what} could not be completed: {error}"));
-        }
-        completed
     }
 
     fn exchange(&self, movement: &Move<'_, F::Node>, admission: &mut crate::format::Admission) -> Result<()> {

@@ -89,6 +89,10 @@ pub struct Toy {
     pub abandoned: AtomicU64,
     /// If set, no op of this kind begins: the next commit has no room for what it may change.
     pub refuses: Mutex<Option<OpKind>>,
+    /// If set, no block of this file can be mapped.
+    pub unmappable: Mutex<Option<Ino>>,
+    /// If true, no directory has room for a name, and no inode for an attribute.
+    pub cramped: AtomicBool,
     /// If set, `sync_inode` makes durable the changes up to the commit point asked for, and no others.
     pub history: Mutex<Option<Vec<(CommitPoint, Meta)>>>,
     /// If set, the point at which the next call waits.
@@ -197,6 +201,8 @@ impl Toy {
             tended: AtomicU64::new(0),
             abandoned: AtomicU64::new(0),
             refuses: Mutex::new(None),
+            unmappable: Mutex::new(None),
+            cramped: AtomicBool::new(false),
             history: Mutex::new(None),
             stall: Mutex::new(None),
         }
@@ -653,6 +659,10 @@ impl Toy {
 }
 
 impl ToyOp<'_> {
+    fn check_room(&self) -> Result<()> {
+        if self.toy.cramped.load(Ordering::Relaxed) { Err(Error::Posix(libc::ENOSPC)) } else { Ok(()) }
+    }
+
     fn change<R>(&mut self, node: &ToyNode, f: impl FnOnce(&mut File) -> R) -> Result<R> {
         self.toy.meta.lock().files.get_mut(&node.0.0).map(f).ok_or(Error::Stale(node.0))
     }
@@ -695,6 +705,7 @@ impl FormatOp for ToyOp<'_> {
         Ok(())
     }
     fn name_add(&mut self, dir: &ToyNode, name: &Name, to: Target<'_, ToyNode>) -> Result<()> {
+        self.check_room()?;
         let mut meta = self.toy.meta.lock();
         meta.next_entry += 1;
         let seq = meta.next_entry;
@@ -720,6 +731,7 @@ impl FormatOp for ToyOp<'_> {
         })
     }
     fn xattr_set(&mut self, node: &ToyNode, key: &XattrKey, value: Option<&[u8]>, _mode: SetMode) -> Result<()> {
+        self.check_room()?;
         self.change(node, |f| match value {
             Some(value) => drop(f.xattrs.insert(key.clone(), value.to_vec())),
             None => drop(f.xattrs.remove(key)),

@@ -1,5 +1,7 @@
 //! Names and attributes: one rule of POSIX per test.
 
+use std::sync::atomic::Ordering;
+
 use crate::common::*;
 use moafs_runtime::Timestamp;
 use moafs_vfs::api::{Allocate, AtimePolicy, Checks, Credentials, NewFile, Options, RenameMode, SetAttr, SetTime};
@@ -551,6 +553,79 @@ fn default_acls_are_inherited_instead_of_the_umask() {
     assert_eq!(v.vfs.get_xattr(&ROOT_USER(), s, b"system.posix_acl_default").unwrap(), list);
     let e = v.vfs.create(&ROOT_USER(), ROOT, name("e"), &new).unwrap();
     assert_eq!(e.attr.perm, 0o600);
+    v.vfs.close().unwrap();
+}
+
+/// Counts inodes and the links of the root, and finds out whether a name is there, of a volume and of what a power cut
+/// would leave of it.
+fn trace(v: &Volume, n: &str) -> (usize, u32, i32, usize) {
+    v.vfs.run_background_step();
+    v.vfs.sync().unwrap();
+    (
+        v.vfs.format().inodes(),
+        v.vfs.format().put_attr(ROOT).nlink,
+        find(v, ROOT, n),
+        v.after_power_cut().format().inodes(),
+    )
+}
+
+#[test]
+fn an_inode_that_finds_no_room_for_its_name_is_taken_back() {
+    let v = Volume::live(64);
+    v.create(ROOT, "f");
+    let before = trace(&v, "new");
+    let make = |kind| {
+        let target = (kind == FileKind::Symlink).then_some(&b"target"[..]);
+        let new = NewFile { kind, target, ..regular(0o700) };
+        errno(v.vfs.create(&ROOT_USER(), ROOT, name("new"), &new))
+    };
+    for kind in [FileKind::Regular, FileKind::Directory, FileKind::Symlink, FileKind::Fifo] {
+        v.vfs.format().cramped.store(true, Ordering::Relaxed);
+        assert_eq!(make(kind), libc::ENOSPC);
+        assert_eq!(rename(&v, (ROOT, "f"), (ROOT, "new"), RenameMode::Whiteout), libc::ENOSPC);
+        assert_eq!(trace(&v, "new"), before, "{kind:?}");
+    }
+    v.vfs.format().cramped.store(false, Ordering::Relaxed);
+    assert_eq!(make(FileKind::Directory), 0);
+    assert_eq!((find(&v, ROOT, "f"), nlink(&v, ROOT)), (0, before.1 + 1));
+    v.vfs.close().unwrap();
+}
+
+#[test]
+fn an_inode_that_finds_no_room_for_its_acls_is_taken_back() {
+    let v = Volume::live(64);
+    let d = v.mkdir(ROOT, "d");
+    v.create(d, "f");
+    let no = u32::MAX;
+    let list = acl(&[(1, 7, no), (2, 7, 10), (4, 5, no), (0x10, 7, no), (0x20, 0, no)]);
+    v.vfs.set_xattr(&ROOT_USER(), d, b"system.posix_acl_default", &list, SetMode::Any).unwrap();
+    let before = trace(&v, "new");
+    v.vfs.format().cramped.store(true, Ordering::Relaxed);
+    assert_eq!(errno(v.vfs.create(&ROOT_USER(), d, name("new"), &directory(0o777))), libc::ENOSPC);
+    assert_eq!(errno(v.vfs.tmpfile(&ROOT_USER(), d, &regular(0o666))), libc::ENOSPC);
+    assert_eq!(rename(&v, (d, "f"), (ROOT, "new"), RenameMode::Whiteout), libc::ENOSPC);
+    assert_eq!(trace(&v, "new"), before);
+    assert_eq!((find(&v, d, "f"), find(&v, d, "new"), nlink(&v, d)), (0, libc::ENOENT, 2));
+    v.vfs.close().unwrap();
+}
+
+#[test]
+fn a_link_that_finds_no_room_for_its_name_is_not_counted() {
+    let v = Volume::live(64);
+    let f = v.create(ROOT, "f");
+    let t = v.vfs.tmpfile(&ROOT_USER(), ROOT, &regular(0o600)).unwrap().ino;
+    v.vfs.format().cramped.store(true, Ordering::Relaxed);
+    for (ino, links) in [(f, 1), (t, 0)] {
+        let before = v.vfs.stat(ino).unwrap().attr;
+        assert_eq!(errno(v.vfs.link(&ROOT_USER(), ino, ROOT, name("new"))), libc::ENOSPC);
+        let after = v.vfs.stat(ino).unwrap().attr;
+        assert_eq!((after.nlink, after.ctime), (links, before.ctime));
+        v.vfs.sync().unwrap();
+        assert_eq!(v.vfs.format().put_attr(ino).nlink, links);
+    }
+    v.vfs.format().cramped.store(false, Ordering::Relaxed);
+    v.vfs.link(&ROOT_USER(), t, ROOT, name("new")).unwrap();
+    assert_eq!((nlink(&v, t), find(&v, ROOT, "new")), (1, 0));
     v.vfs.close().unwrap();
 }
 
