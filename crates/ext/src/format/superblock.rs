@@ -988,12 +988,15 @@ impl Geometry {
     }
 
     /// Returns the number of blocks at the start of a group taken by superblock, descriptors and
-    /// their reserve.
+    /// their reserve. Groups whose descriptors lie in meta groups have no copies of those that do not.
     pub fn head_blocks(&self, group: GroupNo) -> u32 {
         // The boot area of group 0 is a block of its own where group 0 begins with it.
         let boot = if group.0 == 0 { (self.superblock_block() - self.first_data_block) as u32 } else { 0 };
-        let classic = self.descriptor_blocks.min(self.first_meta_bg);
-        let copy = if self.has_superblock(group) { 1 + classic + self.reserved_gdt_blocks } else { 0 };
+        let table = match group.0 / self.descriptors_per_block() >= self.first_meta_bg {
+            true => 0,
+            false => self.descriptor_blocks.min(self.first_meta_bg) + self.reserved_gdt_blocks,
+        };
+        let copy = if self.has_superblock(group) { 1 + table } else { 0 };
         boot + copy + u32::from(self.has_meta_descriptors(group))
     }
 
@@ -1141,6 +1144,23 @@ pub(crate) mod tests {
         let geo = Geometry::of(&sample(), DEVICE).unwrap();
         let with: Vec<u32> = (0..100).filter(|&g| geo.has_superblock(GroupNo(g))).collect();
         assert_eq!(with, [0, 1, 3, 5, 7, 9, 25, 27, 49, 81]);
+    }
+
+    /// The heads are those that dumpe2fs shows of such a volume.
+    #[test]
+    fn groups_behind_the_first_meta_group_have_no_copy_of_the_table() {
+        let mut sb = sample();
+        sb.set_blocks_count_lo(614_400);
+        sb.set_inodes_count(75 * 512);
+        sb.set_incompat(Incompat::FILETYPE | Incompat::META_BG | Incompat::BIT64);
+        sb.set_desc_size(64);
+        sb.set_first_meta_bg(1);
+        let geo = Geometry::of(&sb, 614_400 * 1024).unwrap();
+        assert_eq!((geo.groups, geo.descriptor_blocks, geo.descriptors_per_block()), (75, 5, 16));
+        let heads = [(0, 2), (1, 2), (2, 0), (3, 2), (9, 2), (15, 0), (16, 1), (17, 1), (18, 0), (25, 1), (27, 1)];
+        for (group, head) in heads.into_iter().chain([(31, 1), (48, 1), (49, 2), (63, 1), (64, 1), (74, 0)]) {
+            assert_eq!(geo.head_blocks(GroupNo(group)), head, "group {group}");
+        }
     }
 
     #[test]
