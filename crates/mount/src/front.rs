@@ -324,7 +324,7 @@ impl<F: Format> Front<F> {
         let space = self.space();
         let may_not_fit = end - start > space.free.saturating_mul(u64::from(space.block_size));
         let whole = may_not_fit
-            || end > self.vfs.shape().file_bytes_max
+            || end > self.told(self.vfs.file_bytes_max(ino))?
             || how == Allocate::Punch
             || how == Allocate::KeepSize && beyond()?;
         if whole {

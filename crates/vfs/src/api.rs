@@ -232,6 +232,10 @@ impl<F: Format> Vfs<F> {
     pub fn get_xattr(&self, who: &Credentials, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
         self.inner.get_xattr(who, ino, name)
     }
+    /// Returns the size in bytes up to which a file may grow.
+    pub fn file_bytes_max(&self, ino: Ino) -> Result<u64> {
+        self.inner.file_bytes_max(ino)
+    }
     /// Sets an extended attribute; ACLs also change the mode.
     pub fn set_xattr(&self, who: &Credentials, ino: Ino, name: &[u8], value: &[u8], mode: SetMode) -> Result<()> {
         self.inner.set_xattr(who, ino, name, value, mode)

@@ -33,7 +33,7 @@ pub struct Shape {
     pub blocks: u64,
     /// Total inodes, as statfs shows them.
     pub inodes: u64,
-    /// The largest file in bytes.
+    /// The largest file in bytes; some files may be limited to less ([`Format::file_bytes_max`]).
     pub file_bytes_max: u64,
     /// The most names an inode can have.
     pub links_max: u32,
@@ -390,6 +390,10 @@ pub trait Format: Send + Sync + 'static {
     fn neighbours(&self, _file: &Self::Node, _around: BlockRun, _reach: u32) -> Vec<Neighbour> {
         Vec::new()
     }
+    /// Returns the size in bytes up to which a regular file may grow, or may be written to.
+    fn file_bytes_max(&self, _file: &Self::Node) -> u64 {
+        self.shape().file_bytes_max
+    }
     /// Returns the shape of a regular file's map. It does not change while some of its blocks are dirty.
     fn map_shape(&self, _file: &Self::Node) -> MapShape {
         MapShape::FLAT
@@ -547,7 +551,8 @@ pub trait FormatOp {
     /// Sets or (with `None`) removes an extended attribute.
     fn xattr_set(&mut self, node: &Self::Node, key: &XattrKey, value: Option<&[u8]>, mode: SetMode) -> Result<()>;
     /// Maps the blocks `at` to the run `to`, whose data completed in epoch `written`. Blocks mapped there before are
-    /// freed (unless they are the same).
+    /// freed (unless they are the same). After an error the run goes back with [`Format::abandon`], before the op ends,
+    /// unless the volume has failed: a format that then still needs a part of it must have turned the volume read-only.
     fn place(&mut self, file: &Self::Node, at: LbnRange, to: BlockRun, written: Epoch) -> Result<()>;
     /// Allocates blocks for holes of `range`, from its start on; the map then shows them as unwritten. Their space is
     /// the op's. Returns how many blocks of the range it has passed: less than all where the range is long or ragged,

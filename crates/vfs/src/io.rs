@@ -157,7 +157,7 @@ impl<F: Format> Files<F> {
     pub(crate) fn write_chunk(&self, inode: &Shared<F>, write: &Write<'_>) -> Result<u64> {
         let len = write.source.len();
         let end = if write.append { Some(len) } else { write.offset.checked_add(len) };
-        if end.is_none_or(|end| end > self.shape.file_bytes_max) {
+        if end.is_none_or(|end| end > self.format.file_bytes_max(&inode.node)) {
             return Err(Error::Posix(libc::EFBIG));
         }
         let mut more = SpaceRequest::default();
@@ -307,7 +307,7 @@ impl<F: Format> Files<F> {
         let len = write.source.len();
         // Filling holes leaves what an append-only file reads as.
         self.check_may_write(&attr, offset, write.append || matches!(write.source, Source::Holes(_)))?;
-        let end = offset.checked_add(len).filter(|end| *end <= self.shape.file_bytes_max);
+        let end = offset.checked_add(len).filter(|end| *end <= self.format.file_bytes_max(&inode.node));
         let end = end.ok_or(Error::Posix(libc::EFBIG))?;
         if len == 0 {
             return Ok(Written::At(offset));

@@ -28,14 +28,15 @@ const EDGE_ATTEMPTS: u32 = 8;
 impl<F: Format> Files<F> {
     /// Sets a file's size, and with it the other attributes of a truncation in `set` (times, suid).
     pub(crate) fn truncate(&self, who: &Credentials, inode: &Shared<F>, size: u64, set: &SetAttr) -> Result<()> {
-        if size > self.shape.file_bytes_max {
-            return Err(Error::Posix(libc::EFBIG));
-        }
         self.make_room(self.shape.block_size as usize)?;
         let from = Lbn(size.div_ceil(self.block_bytes()));
         let (_exclusive, edges) = loop {
             let locked = self.lock_to_unmap(inode, from, LBN_END)?;
-            if size <= inode.size() || !self.format.is_inline(&inode.node) {
+            let grows = size > inode.size();
+            if grows && size > self.format.file_bytes_max(&inode.node) {
+                return Err(Error::Posix(libc::EFBIG));
+            }
+            if !grows || !self.format.is_inline(&inode.node) {
                 break locked;
             }
             drop(locked);
@@ -167,7 +168,7 @@ impl<F: Format> Files<F> {
         {
             return Err(Error::Posix(libc::EPERM));
         }
-        if end > self.shape.file_bytes_max {
+        if end > self.format.file_bytes_max(&inode.node) {
             return Err(Error::Posix(libc::EFBIG));
         }
         let done = self.allocate_range(who, &inode, offset, end, how);
@@ -417,7 +418,7 @@ impl<F: Format> Files<F> {
             return Ok(0);
         }
         let end = to.1.checked_add(len).ok_or(Error::Posix(libc::EFBIG))?;
-        if end > self.shape.file_bytes_max {
+        if end > self.format.file_bytes_max(&target.node) {
             return Err(Error::Posix(libc::EFBIG));
         }
         if from.0 == to.0 && from.1 < end && to.1 < from.1 + len {
@@ -490,6 +491,11 @@ impl<F: Format> Files<F> {
             self.truncate(who, to, end, &SetAttr::default())?;
         }
         self.punch(who, to, offset, end)
+    }
+
+    pub(crate) fn file_bytes_max(&self, ino: Ino) -> Result<u64> {
+        let _gate = self.enter()?;
+        Ok(self.format.file_bytes_max(&self.file_inode(ino)?.node))
     }
 
     pub(crate) fn map(&self, ino: Ino, offset: u64, len: u64) -> Result<Vec<(u64, Mapping)>> {

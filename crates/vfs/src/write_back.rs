@@ -109,6 +109,15 @@ struct Written<F: Format> {
     epoch: Epoch,
 }
 
+/// The result of an op that places written ranges.
+struct Placement<F: Format> {
+    placed: Vec<Written<F>>,
+    /// The ranges that the file does not map: their pages are dirty again.
+    refused: Vec<FilePart<F>>,
+    /// The first error, if there are any refused ranges.
+    error: Option<Error>,
+}
+
 impl<F: Format> WriteRequest<F> {
     fn into_written(self, epoch: Epoch) -> impl Iterator<Item = Written<F>> {
         self.file_parts.into_iter().map(move |part| Written { part, epoch })
@@ -555,9 +564,9 @@ impl<F: Format> WriteBack<F> {
         outcome
     }
 
-    /// Places a batch in one op: the ranges get their addresses, the inodes their sizes. The op does not begin if the
-    /// next commit has no room for its changes: then the runs that were allocated for these writes go back to the
-    /// format.
+    /// Places a batch in one op: the ranges get their addresses, the inodes their sizes. The op may not begin, since
+    /// the next commit has no room for its changes, or the format may be unable to map some of the ranges: then the
+    /// runs that were allocated for these go back to the format.
     fn place(&self, batch: Vec<Written<F>>) -> Outcome {
         let mut outcome = Outcome::default();
         let files = self.files_of(&batch);
@@ -568,12 +577,12 @@ impl<F: Format> WriteBack<F> {
         let step = self.step();
         // Callers that are short of space know of it, and wait for what it gives back.
         let mut admission = self.admit_nothing();
-        let done = match op {
-            Ok(op) => self.place_in(op, &batch, &files, &mut admission),
+        let Placement { placed, refused, error } = match op {
+            Ok(op) => self.place_in(op, batch, &mut admission),
             Err(error) => {
-                let fresh = batch.iter().filter(|written| written.part.fresh);
-                fresh.for_each(|written| self.format.abandon(written.part.to));
-                Err(error)
+                let refused: Vec<_> = batch.into_iter().map(|written| written.part).collect();
+                refused.iter().for_each(|part| self.give_run_back(part));
+                Placement { placed: Vec::new(), refused, error: Some(error) }
             }
         };
         let unused = admission.blocks() > 0;
@@ -582,19 +591,14 @@ impl<F: Format> WriteBack<F> {
             self.note_freed();
         }
         drop(step);
-        match done {
-            Ok(()) => {
-                for written in &batch {
-                    outcome.blocks += u64::from(written.part.range.len);
-                    self.mark_placed(&written.part, written.epoch);
-                }
-            }
-            Err(error) => {
-                let file_parts: Vec<FilePart<F>> = batch.into_iter().map(|written| written.part).collect();
-                outcome.failed_blocks += file_parts.iter().map(|p| u64::from(p.range.len)).sum::<u64>();
-                self.requeue(&file_parts, &error);
-                outcome.fail(error);
-            }
+        for written in &placed {
+            outcome.blocks += u64::from(written.part.range.len);
+            self.mark_placed(&written.part, written.epoch);
+        }
+        if let Some(error) = error {
+            outcome.failed_blocks += refused.iter().map(|part| u64::from(part.range.len)).sum::<u64>();
+            self.requeue(&refused, &error);
+            outcome.fail(error);
         }
         files.iter().for_each(|inode| self.check_sectors(inode));
         outcome
@@ -612,23 +616,42 @@ impl<F: Format> WriteBack<F> {
 
     /// Carries out [`Self::place`]'s op. `admission` receives what was admitted for the ranges that were mapped: what
     /// they take stays promised until they have it.
-    fn place_in(
-        &self,
-        mut op: op::Op<'_, F>,
-        batch: &[Written<F>],
-        files: &[Shared<F>],
-        admission: &mut Admission,
-    ) -> Result<()> {
-        for Written { part, epoch } in batch {
-            op.place(&part.inode.node, part.range, part.to, *epoch)?;
-            let mut pages = part.inode.pages.lock();
-            admission.absorb(pages.mapped(part.range, part.size, self.block_bytes()));
+    fn place_in(&self, mut op: op::Op<'_, F>, batch: Vec<Written<F>>, admission: &mut Admission) -> Placement<F> {
+        let mut placement = Placement { placed: Vec::new(), refused: Vec::new(), error: None };
+        for written in batch {
+            let Written { part, epoch } = &written;
+            match op.place(&part.inode.node, part.range, part.to, *epoch) {
+                Ok(()) => {
+                    let mut pages = part.inode.pages.lock();
+                    admission.absorb(pages.mapped(part.range, part.size, self.block_bytes()));
+                    drop(pages);
+                    placement.placed.push(written);
+                }
+                Err(error) => {
+                    // Within the op, which may have shown it as used already.
+                    self.give_run_back(part);
+                    placement.error.get_or_insert(error);
+                    placement.refused.push(written.part);
+                }
+            }
         }
-        for inode in files {
-            op.put_known(inode)?;
+        let told = self.files_of(&placement.placed).iter().try_for_each(|inode| op.put_known(inode));
+        match self.fail_if_half_done("the placement of written data", told) {
+            Ok(()) => op.end(&[]),
+            Err(error) => {
+                placement.error = Some(error);
+                placement.refused.extend(placement.placed.drain(..).map(|written| written.part));
+            }
         }
-        op.end(&[]);
-        Ok(())
+        placement
+    }
+
+    /// Gives the run back that was allocated for a write which found no place. On a volume that has failed the file may
+    /// have some of it.
+    fn give_run_back(&self, part: &FilePart<F>) {
+        if part.fresh && self.format.failed().is_none() {
+            self.format.abandon(part.to);
+        }
     }
 
     /// Marks the pages of a completed write as placed: clean, unless they were written to again.

@@ -150,7 +150,8 @@ impl Ext {
         while done < len {
             let (lbn, start) = (at.start.0 + u64::from(done), to.start.0 + u64::from(done));
             let left = len - done;
-            let same = match self.find_extent(node, lbn)? {
+            let found = self.find_extent(node, lbn).map_err(|error| self.half_mapped(node, done > 0, error))?;
+            let same = match found {
                 Found::Extent(extent)
                     if !extent.unwritten && extent.start.0 + (lbn - u64::from(extent.lbn)) == start =>
                 {
@@ -163,7 +164,8 @@ impl Ext {
                 continue;
             }
             let extent = Extent::first_of(lbn, start, left.into(), false);
-            let (_, level) = self.edit_extents(node, Edit::put(extent), written, take)?;
+            let edited = self.edit_extents(node, Edit::put(extent), written, take);
+            let (_, level) = edited.map_err(|error| self.half_mapped(node, done > 0, error))?;
             highest = highest.max(level);
             done += u32::from(extent.len);
         }
@@ -229,9 +231,14 @@ impl Ext {
         let mut nodes = MountedNodes { ext: self, owner, take, read: BTreeMap::new(), taken: Vec::new() };
         let planned = edit::plan(&tree, &self.geo, self.geo.block_bytes(), edit, &mut nodes);
         let MountedNodes { read, taken, .. } = nodes;
+        let planned = planned.and_then(|plan| {
+            put.map_or(Ok(()), |put| self.alloc.record_use(put.start.0, put.len.into()))?;
+            Ok(plan)
+        });
         match planned {
             Ok(plan) => {
-                let level = self.carry_out(node, owner, &plan, put, written, &read)?;
+                let level = self.carry_out(node, owner, &plan, put, written, &read);
+                let level = level.map_err(|error| self.half_mapped(node, true, error))?;
                 Ok((plan, level))
             }
             Err(error) => {
@@ -242,7 +249,8 @@ impl Ext {
         }
     }
 
-    /// Carries a planned edit out: all of it joins the transaction of the running op. `read` has the nodes that change.
+    /// Carries a planned edit out: all of it joins the transaction of the running op. `read` has the nodes that change;
+    /// the blocks that are mapped are shown as used already.
     fn carry_out(
         &self,
         node: &Incore,
@@ -253,9 +261,6 @@ impl Ext {
         read: &BTreeMap<u64, Arc<Block>>,
     ) -> Result<Level> {
         debug_assert!(self.meta.has_journal(), "an edit of several blocks needs a transaction");
-        if let Some(put) = put {
-            self.alloc.record_use(put.start.0, put.len.into())?;
-        }
         let mut level = Level::NONE;
         for (no, bytes) in &plan.added {
             let mut image = Buf::zeroed(self.geo.block_bytes());

@@ -148,6 +148,10 @@ impl Format for Ext {
         self.files_beside(file, around, reach)
     }
 
+    fn file_bytes_max(&self, file: &Self::Node) -> u64 {
+        self.writable_bytes_max(file)
+    }
+
     fn map_shape(&self, file: &Self::Node) -> MapShape {
         if file.state.lock().inode.has_extents() {
             return extents::shape(&self.geo);

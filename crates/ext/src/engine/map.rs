@@ -20,6 +20,9 @@ use crate::format::{BlockNo, Inode, Place, Structure};
 use crate::health::damaged;
 use crate::meta::{Block, Freed, Level, Needs};
 
+/// The end of the blocks that pointers of 32 bits reach.
+const POINTED_BLOCKS_END: u64 = 1 << 32;
+
 /// Pointers in a sector: those of one record.
 const RECORD_POINTERS: usize = SECTOR / 4;
 
@@ -69,6 +72,25 @@ fn first_run(pointers: impl Iterator<Item = u32>, max: u32) -> (u32, u32) {
 impl Ext {
     pub(super) fn too_big() -> Error {
         Error::Posix(libc::EFBIG)
+    }
+
+    /// Returns the size in bytes up to which a file may be written to. Pointers have 32 bits: a map of pointers cannot
+    /// lead to blocks behind those, so on longer volumes files with such maps are not written to.
+    pub(super) fn writable_bytes_max(&self, node: &Incore) -> u64 {
+        match node.state.lock().inode.has_extents() {
+            true => self.shape.file_bytes_max,
+            false if self.geo.blocks > POINTED_BLOCKS_END => 0,
+            false => map::written_bytes_max(&self.geo),
+        }
+    }
+
+    /// Returns an error of a change of a map. If a part of the change was made already the volume fails: the rest would
+    /// be missing on the disk.
+    pub(super) fn half_mapped(&self, node: &Incore, begun: bool, error: Error) -> Error {
+        if begun {
+            self.health.fail(format!("mapping written blocks of inode {} could not be completed: {error}", node.ino.0));
+        }
+        error
     }
 
     /// Returns true if `i_block` begins a map of blocks: it is no device number, no symbolic link's text, and not the
@@ -233,13 +255,14 @@ impl Ext {
         let end = at.start.0 + u64::from(to.len.min(at.len));
         if node.state.lock().inode.has_extents() {
             let level = self.set_extents(node, at, to, written, &mut map_block)?;
-            self.settle_early(node, at.start, to)?;
+            let settled = self.settle_early(node, at.start, to);
+            settled.map_err(|error| self.half_mapped(node, true, error))?;
             let mut state = node.state.lock();
             state.mapped_end = state.mapped_end.max(end);
             return Ok(level);
         }
-        if self.geo.blocks > u64::from(u32::MAX) {
-            // Pointers have 32 bits.
+        let has_place = Path::of(end.saturating_sub(1), self.geo.apb).is_some();
+        if !has_place || to.end().0 > POINTED_BLOCKS_END {
             return Err(Self::too_big());
         }
         self.alloc.record_use(to.start.0, to.len)?;
@@ -248,13 +271,17 @@ impl Ext {
         let (mut lbn, mut target) = (at.start.0, to.start.0);
         while lbn < end {
             let left = end - lbn;
-            let set = match self.leaf_or_new(node, lbn, &mut map_block)? {
-                Leaf::Direct(index) => self.set_direct(node, index, target, left, bits, written),
-                Leaf::Indirect(block, index) => self.set_indirect(node, &block, index, target, left, bits, written)?,
-                Leaf::Missing(_) => return Err(Self::too_big()),
+            let leaf = self.leaf_or_new(node, lbn, &mut map_block);
+            let leaf = leaf.map_err(|error| self.half_mapped(node, lbn > at.start.0, error))?;
+            let set = match leaf {
+                Leaf::Direct(index) => Ok(self.set_direct(node, index, target, left, bits, written)),
+                Leaf::Indirect(block, index) => self.set_indirect(node, &block, index, target, left, bits, written),
+                Leaf::Missing(_) => Err(Self::too_big()),
             };
+            let set = set.map_err(|error| self.half_mapped(node, true, error))?;
             let pointed = BlockRun { start: BlockAddr(target), len: set.count as u32 };
-            self.settle_early(node, Lbn(lbn), pointed)?;
+            let settled = self.settle_early(node, Lbn(lbn), pointed);
+            settled.map_err(|error| self.half_mapped(node, true, error))?;
             highest = highest.max(set.level);
             lbn += set.count;
             target += set.count;

@@ -301,7 +301,7 @@ fn shape_of(superblock: &Superblock, geo: &Geometry, policy: Policy, read_only: 
         inodes: geo.inodes.into(),
         file_bytes_max: match geo.incompat.contains(Incompat::EXTENT) {
             true => extent::LBN_END * u64::from(geo.block_size),
-            false => paths::size_max(geo),
+            false => paths::written_bytes_max(geo),
         },
         links_max: inode::LINKS_MAX.into(),
         uncounted_subdirectories: geo.ro_compat.contains(RoCompat::DIR_NLINK) && may_index(superblock),

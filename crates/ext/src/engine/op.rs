@@ -700,12 +700,20 @@ impl FormatOp for ExtOp<'_> {
                 MapPlace::Zone => ext.allocate(|draft| ffs::meta_block(draft, file.at.group)),
                 MapPlace::Data => ext.allocate(|draft| ffs::map_block(draft, goal)),
             }
-        })?;
+        });
+        let level = match level {
+            Ok(level) => level,
+            Err(error) => {
+                // Map blocks that were made on the way to the first block stay, and count as the file's.
+                ext.store(file)?;
+                return Err(error);
+            }
+        };
         ext.alloc.note_arrived(to);
         if ext.meta.has_journal() && matches!(file.state.lock().life, Life::Orphan(_)) {
             // Of an inode that is being freed no attributes are told any more; its map joins the transaction of the
             // bitmap all the same, or a crash would leave the blocks used by no file.
-            ext.store(file)?;
+            ext.store(file).map_err(|error| ext.half_mapped(file, true, error))?;
         }
         ext.maps_level.fetch_max(level.0, Ordering::Relaxed);
         self.reached(level);
@@ -714,31 +722,12 @@ impl FormatOp for ExtOp<'_> {
 
     fn preallocate(&mut self, file: &Self::Node, range: LbnRange) -> Result<u32> {
         self.touch(file)?;
-        let ext = self.ext;
         let mut at = range.start;
-        for _ in 0..PREALLOCATED_RUNS_MAX {
-            let left = (range.end().0 - at.0) as u32;
-            if left == 0 {
-                break;
-            }
-            let passed = match ext.map_run(file, at, left)? {
-                Mapping::Hole { len } => {
-                    let room = u32::try_from(self.admission.blocks()).unwrap_or(u32::MAX);
-                    let hole = LbnRange { start: at, len: len.clamp(1, left).min(room) };
-                    if hole.len == 0 {
-                        break;
-                    }
-                    let (run, _) = ext.allocate(|draft| ffs::place_early(draft, file, ext, hole))?;
-                    self.admission.spend(run.len.into());
-                    ext.set_unwritten(file, at, run)?;
-                    run.len
-                }
-                mapped => mapped.len().clamp(1, left),
-            };
-            at = Lbn(at.0 + u64::from(passed));
-        }
-        let level = ext.store(file)?;
+        let allocated = self.allocate_holes(file, range, &mut at);
+        // Also after an error: nodes of the map may have changed.
+        let level = self.ext.store(file)?;
         self.reached(level);
+        allocated?;
         Ok((at.0 - range.start.0) as u32)
     }
 
@@ -780,6 +769,33 @@ impl Drop for ExtOp<'_> {
 }
 
 impl ExtOp<'_> {
+    /// Maps holes of `range` from `at` on to blocks that stay unwritten, and moves `at` behind them.
+    fn allocate_holes(&mut self, file: &Arc<Incore>, range: LbnRange, at: &mut Lbn) -> Result<()> {
+        let ext = self.ext;
+        for _ in 0..PREALLOCATED_RUNS_MAX {
+            let left = (range.end().0 - at.0) as u32;
+            if left == 0 {
+                break;
+            }
+            let passed = match ext.map_run(file, *at, left)? {
+                Mapping::Hole { len } => {
+                    let room = u32::try_from(self.admission.blocks()).unwrap_or(u32::MAX);
+                    let hole = LbnRange { start: *at, len: len.clamp(1, left).min(room) };
+                    if hole.len == 0 {
+                        break;
+                    }
+                    let (run, _) = ext.allocate(|draft| ffs::place_early(draft, file, ext, hole))?;
+                    self.admission.spend(run.len.into());
+                    ext.set_unwritten(file, *at, run)?;
+                    run.len
+                }
+                mapped => mapped.len().clamp(1, left),
+            };
+            *at = *at + u64::from(passed);
+        }
+        Ok(())
+    }
+
     /// Puts an inode without a name on the orphan list of a volume with a journal.
     fn join_orphans(&mut self, node: &Arc<Incore>) -> Result<()> {
         node.state.lock().life = Life::Orphan(Level::NONE);

@@ -97,13 +97,19 @@ pub fn indirect_blocks(blocks: u64, apb: u32) -> u64 {
 /// Returns the size of the longest file in bytes: limited by the map, and by the 32 bits of
 /// `i_blocks` (48 with huge_file).
 pub fn size_max(geo: &Geometry) -> u64 {
-    let by_map = lbn_end(geo.apb);
+    lbn_end(geo.apb).min(countable_blocks(geo)).saturating_mul(geo.block_size.into())
+}
+
+/// Returns the size in bytes up to which files are written: `i_blocks` has room for their attribute block as well.
+pub fn written_bytes_max(geo: &Geometry) -> u64 {
+    lbn_end(geo.apb).min(countable_blocks(geo) - 1).saturating_mul(geo.block_size.into())
+}
+
+/// Returns the largest number of data blocks that `i_blocks` can count together with their indirect blocks.
+fn countable_blocks(geo: &Geometry) -> u64 {
     let count_bits = if geo.huge_file { 48 } else { 32 };
     let countable = ((1u64 << count_bits) - 1) / u64::from(geo.sectors_per_block());
-    // The largest number of data blocks that leaves room for their indirect blocks.
-    let meta = indirect_blocks(countable.min(by_map), geo.apb) + 1;
-    let by_count = countable.saturating_sub(meta);
-    by_map.min(by_count).saturating_mul(geo.block_size.into())
+    countable - indirect_blocks(countable.min(lbn_end(geo.apb)), geo.apb)
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ mod ext4_write;
 mod extents;
 mod fast_commit;
 mod flags;
+mod foreign;
 mod journal;
 mod mkfs;
 mod opening;

@@ -740,6 +740,9 @@ impl FormatOp for ToyOp<'_> {
     fn place(&mut self, file: &ToyNode, at: LbnRange, to: BlockRun, _written: Epoch) -> Result<()> {
         assert_eq!(at.len, to.len);
         self.toy.stall_at(Point::Place);
+        if *self.toy.unmappable.lock() == Some(file.0) {
+            return Err(Error::Posix(libc::EIO));
+        }
         let mut meta = self.toy.meta.lock();
         let mut freed = Vec::new();
         let mut fresh = 0;

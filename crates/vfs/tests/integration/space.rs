@@ -453,6 +453,32 @@ fn written_blocks_that_no_op_may_map_are_given_back_and_written_again() {
 }
 
 #[test]
+fn a_range_that_cannot_be_mapped_keeps_no_other_from_its_place() {
+    for unmappable in 0..3 {
+        let v = Volume::live(400);
+        let format = v.vfs.format();
+        format.co_write.store(true, Ordering::SeqCst);
+        let files: Vec<Ino> = (0..3).map(|n| v.create(ROOT, &format!("f{n}"))).collect();
+        for (n, f) in files.iter().enumerate() {
+            v.write(*f, 0, &pattern(n as u64, BLOCK));
+        }
+        *format.unmappable.lock() = Some(files[unmappable]);
+        assert_eq!(v.vfs.sync().unwrap_err().errno(), libc::EIO);
+        assert_eq!(format.used(), 2, "the block of the third was given back");
+        for (n, f) in files.iter().enumerate().filter(|(n, _)| *n != unmappable) {
+            v.vfs.fsync(*f, false).unwrap();
+            assert_eq!(read(&v.after_power_cut(), *f, 0, BLOCK), pattern(n as u64, BLOCK));
+        }
+        *format.unmappable.lock() = None;
+        assert_eq!(v.vfs.fsync(files[unmappable], false).unwrap_err().errno(), libc::EIO, "the error is told");
+        v.vfs.fsync(files[unmappable], false).unwrap();
+        assert_eq!(format.used(), 3);
+        assert_eq!(read(&v.after_power_cut(), files[unmappable], 0, BLOCK), pattern(unmappable as u64, BLOCK));
+        v.vfs.close().unwrap();
+    }
+}
+
+#[test]
 fn a_removed_file_that_no_op_may_unmap_is_reaped_later() {
     let v = Volume::live(400);
     let free = v.vfs.stat_fs().free;

@@ -1,0 +1,186 @@
+//! Volumes that other tools have changed since they were made: files from before a feature came, and a table of
+//! descriptors that went on in meta groups. Skipped without the tools of e2fsprogs.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use moafs_disk::SharedDisk;
+use moafs_disk::mem::MemDisk;
+use moafs_ext::check::{self, CheckOptions, Mode};
+use moafs_ext::{Ext, OpenOptions};
+use moafs_runtime::{Live, Rt, Timestamp};
+use moafs_vfs::api::{Allocate, NewFile, Options, SetAttr};
+use moafs_vfs::types::{FileKind, Ino, Name};
+use moafs_vfs::{Credentials, Result, Vfs};
+
+const ROOT: Ino = Ino(2);
+const BLOCK: u64 = 1024;
+
+/// A volume in an image file.
+struct Image {
+    path: PathBuf,
+    _directory: tempfile::TempDir,
+}
+
+impl Image {
+    /// Makes a volume with mke2fs; `None` without it.
+    fn make(arguments: &[&str], bytes: u64) -> Option<Image> {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("image");
+        std::fs::File::create(&path).unwrap().set_len(bytes).unwrap();
+        let image = Image { path, _directory: directory };
+        image.run("mke2fs", &[&["-F", "-q", "-b", "1024"], arguments].concat(), &[0])?;
+        Some(image)
+    }
+
+    /// Runs a tool on the image, which may exit with `allowed`; `None` if it is not installed.
+    fn run(&self, tool: &str, arguments: &[&str], allowed: &[i32]) -> Option<String> {
+        let output = Command::new(tool).args(arguments).arg(&self.path).stdin(Stdio::null()).output();
+        let Ok(output) = output else {
+            eprintln!("SKIPPED: {tool} is not installed (package e2fsprogs)");
+            return None;
+        };
+        let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        let exit = output.status.code().unwrap_or(-1);
+        assert!(allowed.contains(&exit), "{tool} {arguments:?} exits with {exit}: {text}");
+        Some(text)
+    }
+
+    /// Mounts the volume, calls `act`, unmounts it, and writes it back.
+    fn mounted<R>(&self, act: impl FnOnce(&Vfs<Ext>) -> R) -> R {
+        let mem = Arc::new(MemDisk::read_from(&self.path).unwrap());
+        let (disk, rt): (SharedDisk, Rt) = (mem.clone(), Live::new());
+        let ext = Ext::open(Arc::clone(&disk), Arc::clone(&rt), OpenOptions::default()).expect("the volume opens");
+        let vfs = Vfs::new(ext, disk, rt, Options { syncer: false, ..Options::default() });
+        assert_eq!(vfs.shape().read_only, None);
+        let done = act(&vfs);
+        assert_eq!(vfs.failed(), None);
+        vfs.close().expect("the volume is whole");
+        mem.write_to(&self.path).unwrap();
+        done
+    }
+
+    /// Asks both checkers for their findings.
+    fn judge(&self) {
+        let disk = MemDisk::read_from(&self.path).unwrap();
+        let now = Timestamp { secs: 1_700_000_000, nanos: 0 };
+        let options = CheckOptions { mode: Mode::No, force: true, now, superblock: None };
+        let outcome = check::check(&disk, &options, &mut |_| {}).expect("it can be checked");
+        let found: Vec<_> = outcome.findings.iter().map(|finding| finding.issue.to_string()).collect();
+        assert_eq!(found, Vec::<String>::new());
+        if let Some(text) = self.run("e2fsck", &["-fn"], &[0]) {
+            assert!(!text.contains("Fix?") && !text.contains("wrong"), "{text}");
+        }
+    }
+}
+
+fn name(name: &str) -> &Name {
+    Name::new(name.as_bytes()).expect("a legal name")
+}
+
+fn create(vfs: &Vfs<Ext>, n: &str) -> Ino {
+    let new = NewFile { kind: FileKind::Regular, perm: 0o644, umask: 0, rdev: 0, target: None };
+    vfs.create(&Credentials::root(), ROOT, name(n), &new).expect("there is space").ino
+}
+
+fn write(vfs: &Vfs<Ext>, file: Ino, at: u64, bytes: &[u8]) -> Result<u64> {
+    vfs.write(&Credentials::root(), file, at, bytes, false)
+}
+
+fn truncate(vfs: &Vfs<Ext>, file: Ino, size: u64) -> Result<()> {
+    vfs.set_attr(&Credentials::root(), file, &SetAttr { size: Some(size), ..SetAttr::default() }).map(drop)
+}
+
+fn errno<T>(result: Result<T>) -> i32 {
+    result.map_or_else(|error| error.errno(), |_| 0)
+}
+
+/// Files with pointers to their blocks end where these reach, also on a volume whose new files have extents and may be
+/// longer.
+#[test]
+fn a_file_from_before_extents_ends_where_its_pointers_end() {
+    let Some(image) = Image::make(&["-t", "ext3", "-J", "size=1"], 24 << 20) else { return };
+    let old = image.mounted(|vfs| {
+        let old = create(vfs, "old");
+        write(vfs, old, 0, &[1; 5000]).expect("there is space");
+        old
+    });
+    image.run("tune2fs", &["-O", "extent"], &[0]).expect("it comes with mke2fs");
+    let (far, most) = (17 << 30, 16_843_020 * BLOCK);
+    image.mounted(|vfs| {
+        assert_eq!(vfs.file_bytes_max(old).expect("it is there"), most);
+        assert!(vfs.shape().file_bytes_max > far);
+        let root = Credentials::root();
+        for at in [most, far, vfs.shape().file_bytes_max - 1] {
+            assert_eq!(errno(write(vfs, old, at, b"x")), libc::EFBIG);
+            assert_eq!(errno(truncate(vfs, old, at + 1)), libc::EFBIG);
+            assert_eq!(errno(vfs.allocate(&root, old, at, 1, Allocate::Extend)), libc::EFBIG);
+            assert_eq!(errno(vfs.copy_range(&root, (old, 0), (old, at), 1)), libc::EFBIG);
+        }
+        write(vfs, old, most - 1, b"x").expect("the last byte");
+        let new = create(vfs, "new");
+        write(vfs, new, far, b"x").expect("it has extents");
+        vfs.sync().expect("all of it finds its place");
+    });
+    image.mounted(|vfs| {
+        assert_eq!(vfs.stat(old).expect("it is there").attr.size, most);
+        let mut last = [0];
+        vfs.read(old, most - 1, &mut last).expect("it can be read");
+        assert_eq!(last, *b"x");
+        truncate(vfs, old, 100).expect("it becomes shorter");
+    });
+    image.judge();
+}
+
+/// A table of descriptors that goes on in meta groups, as online growth makes it: from there on groups have no copies
+/// of the blocks before.
+#[test]
+fn a_volume_whose_later_groups_are_meta_groups_is_whole_and_can_be_filled() {
+    let features = "meta_bg,^resize_inode,64bit";
+    let arguments = ["-t", "ext4", "-g", "2048", "-N", "2000", "-J", "size=1", "-O", features];
+    let Some(image) = Image::make(&arguments, 66 << 20) else { return };
+    // The first block of descriptors lies where both kinds have it. The checker mends what differs between them: the
+    // copies in the first sixteen groups.
+    image.run("debugfs", &["-w", "-R", "set_super_value first_meta_bg 1"], &[0]).expect("it comes with mke2fs");
+    image.run("e2fsck", &["-fy"], &[1]).expect("it comes with mke2fs");
+    image.judge();
+    let before = image.mounted(|vfs| {
+        let (before, file) = (vfs.stat_fs().free, create(vfs, "file"));
+        let piece: Vec<u8> = (0..1 << 20).map(|at| (at % 251) as u8).collect();
+        let full = (0..66).find(|mib| errno(write(vfs, file, mib << 20, &piece)) == libc::ENOSPC);
+        assert!(full.is_some_and(|mib| mib > 60), "{full:?} MiB");
+        before
+    });
+    image.judge();
+    fill_with_debugfs(&image);
+    image.mounted(|vfs| {
+        vfs.unlink(&Credentials::root(), ROOT, name("file")).expect("it is there");
+        let big = vfs.lookup(&Credentials::root(), ROOT, name("big")).expect("debugfs wrote it");
+        let mut bytes = vec![0; big.attr.size as usize];
+        vfs.read(big.ino, 0, &mut bytes).expect("each of its blocks may be a file's");
+        // It ends with a hole.
+        assert!(bytes.iter().all(|byte| matches!(byte, 0 | 7)));
+        assert!(bytes.iter().filter(|byte| **byte == 7).count() > 60 << 20);
+        vfs.unlink(&Credentials::root(), ROOT, name("big")).expect("it is there");
+        vfs.forget(big.ino, 1);
+        vfs.sync().expect("a sync");
+        vfs.run_background_step();
+        assert_eq!(vfs.stat_fs().free, before);
+    });
+    image.judge();
+}
+
+/// Has debugfs take every block that is left.
+fn fill_with_debugfs(image: &Image) {
+    image.mounted(|vfs| {
+        let file = vfs.lookup(&Credentials::root(), ROOT, name("file")).expect("it is there");
+        truncate(vfs, file.ino, 0).expect("it becomes shorter");
+        vfs.forget(file.ino, 1);
+    });
+    let contents: &Path = &image.path.with_file_name("contents");
+    std::fs::write(contents, vec![7; 66 << 20]).unwrap();
+    let write = format!("write {} big", contents.display());
+    // It ends when no block is free.
+    image.run("debugfs", &["-w", "-R", &write], &[0, 1]);
+}
