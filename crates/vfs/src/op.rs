@@ -5,9 +5,11 @@
 //! once more instead of returning early. An attribute that a call sets directly becomes visible only after the format
 //! has recorded it, so a commit that begins after a client has seen it includes it.
 
+use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
+use moafs_runtime::leaf::Mutex;
 use moafs_runtime::leaf::atomic::{AtomicBool, Ordering};
 use smallvec::SmallVec;
 
@@ -17,7 +19,7 @@ use crate::inode::{Inode, Shared, Unput};
 use crate::inode_table::InodeTable;
 use crate::layer::layer;
 use crate::relief::Relief;
-use crate::types::{Attr, FileKind};
+use crate::types::{Attr, FileKind, Ino};
 
 /// The ops of a volume, and what the next commit has to do.
 pub(crate) struct Ops<F: Format> {
@@ -25,6 +27,9 @@ pub(crate) struct Ops<F: Format> {
     /// True if metadata changed since the last commit.
     pub(crate) uncommitted: AtomicBool,
     pub(crate) relief: Relief,
+    /// Files that a truncation has cut without unmapping all that lay behind their new ends: they stay in memory, and
+    /// the syncer goes on with them.
+    pub(crate) overhanging: Mutex<BTreeMap<Ino, Shared<F>>>,
 }
 
 layer!(Ops over inodes: InodeTable);
@@ -60,7 +65,7 @@ impl<'a, F: Format> DerefMut for Op<'a, F> {
 
 impl<F: Format> Ops<F> {
     pub(crate) fn new(inodes: InodeTable<F>) -> Ops<F> {
-        Ops { inodes, uncommitted: AtomicBool::new(false), relief: Relief::default() }
+        Ops { inodes, uncommitted: AtomicBool::new(false), relief: Relief::default(), overhanging: Mutex::default() }
     }
 
     /// Begins an op of the format; waits for its op gate.

@@ -462,6 +462,11 @@ impl Pages {
         }
     }
 
+    /// Returns the blocks of `from..to` whose pages are dirty or in flight.
+    pub(crate) fn dirty_in(&self, from: Lbn, to: Lbn) -> Vec<Lbn> {
+        self.map.range(from..to).filter(|(_, slot)| slot.is_unsettled()).map(|(at, _)| *at).collect()
+    }
+
     /// Drops the pages of `from..to`, also dirty ones. None of them may be in flight or filling.
     pub(crate) fn discard(&mut self, from: Lbn, to: Lbn) -> Delta {
         let mut delta = Delta::default();

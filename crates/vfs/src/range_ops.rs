@@ -70,8 +70,7 @@ impl<F: Format> Files<F> {
         }
         self.forget_edges(inode, from, LBN_END, edges);
         match self.shorten(inode, from, change) {
-            // The bytes beyond the end have left memory, so the end moves in any case; the blocks stay until the file
-            // grows or goes.
+            // The bytes beyond the end have left memory, so the end moves in any case; the blocks go later.
             Err(error) if error.errno() == libc::ENOSPC => {
                 self.unput(inode, Unput::Attributes, change);
                 Ok(())
@@ -90,14 +89,14 @@ impl<F: Format> Files<F> {
 
     /// Makes `change`, which shortens a file, and unmaps its blocks from `from` on.
     fn shorten(&self, inode: &Shared<F>, from: Lbn, change: impl Fn(&mut Attr)) -> Result<()> {
-        inode.state.lock().may_overhang = true;
+        self.note_overhang(inode, true);
         let mut admission = Admission::none();
         let mut op = self.begin(OpKind::Unmap, &mut admission)?;
         op.put(inode, change)?;
         let progress = op.unmap(&inode.node, from, None, UNMAP_BLOCKS_MAX, false)?;
         op.end(&[inode]);
         self.unmap_rest(inode, from, None, false, progress)?;
-        inode.state.lock().may_overhang = false;
+        self.note_overhang(inode, false);
         Ok(())
     }
 
@@ -344,11 +343,29 @@ impl<F: Format> Files<F> {
                 self.zero_part(inode, Lbn(last), 0, (end % block_bytes) as usize)?;
             }
         }
-        if first < last {
-            self.discard(inode, Lbn(first), Lbn(last));
-        }
-        let now = self.timestamp();
+        let newer = if first < last { self.discard_for_hole(inode, Lbn(first), Lbn(last)) } else { Vec::new() };
         self.forget_edges(inode, Lbn(first), Lbn(last.max(first)), edges);
+        let punched = self.unmap_hole(who, inode, Lbn(first), Lbn(last));
+        if punched.is_err() {
+            // Blocks that are still mapped must not show what lay in them before the bytes that have left memory.
+            for at in newer {
+                self.zero_part(inode, at, 0, block_bytes as usize)?;
+            }
+        }
+        punched
+    }
+
+    /// Drops the pages of a hole that is to be made, and returns the blocks for which the device has older bytes.
+    fn discard_for_hole(&self, inode: &Shared<F>, first: Lbn, last: Lbn) -> Vec<Lbn> {
+        self.wait_settled(inode, first, last);
+        let newer = inode.pages.lock().dirty_in(first, last);
+        self.discard(inode, first, last);
+        newer
+    }
+
+    /// Unmaps the blocks of a hole, whose pages have gone, and renews the times.
+    fn unmap_hole(&self, who: &Credentials, inode: &Shared<F>, first: Lbn, last: Lbn) -> Result<()> {
+        let now = self.timestamp();
         let mut admission = Admission::none();
         let mut op = self.begin(OpKind::Unmap, &mut admission)?;
         op.put(inode, |attr| {
@@ -358,11 +375,11 @@ impl<F: Format> Files<F> {
             }
         })?;
         let progress = match first < last {
-            true => op.unmap(&inode.node, Lbn(first), Some(Lbn(last)), UNMAP_BLOCKS_MAX, false)?,
+            true => op.unmap(&inode.node, first, Some(last), UNMAP_BLOCKS_MAX, false)?,
             false => Progress::Done,
         };
         op.end(&[inode]);
-        self.unmap_rest(inode, Lbn(first), Some(Lbn(last)), false, progress)
+        self.unmap_rest(inode, first, Some(last), false, progress)
     }
 
     pub(crate) fn seek(&self, ino: Ino, offset: u64, what: Seek) -> Result<u64> {

@@ -68,8 +68,8 @@ impl<F: Format> Inner<F> {
     }
 
     /// Closes the volume: no call runs any more, everything is written, orphans are reaped, the format closes.
-    /// A volume that failed is only released; so is one that a full host left data or orphans of, which must not be
-    /// marked as clean: the next mount finds it as after a crash.
+    /// A volume that failed is only released; so is one that a full host left data, orphans or cut files of, which must
+    /// not be marked as clean: the next mount finds it as after a crash.
     pub(crate) fn close(self: &Arc<Self>) -> Result<()> {
         self.stop_syncer();
         let mut open = self.gate.write();
@@ -89,7 +89,7 @@ impl<F: Format> Inner<F> {
         self.release_all_orphans();
         self.flush(CommitReason::Unmount)?;
         // The commit may have made the room that was missing before.
-        if !self.reap_all() {
+        if !self.finish_truncations() || !self.reap_all() {
             let failed = self.format.failed().map(|reason| Error::ReadOnly { reason });
             return Err(failed.unwrap_or(Error::Posix(libc::ENOSPC)));
         }

@@ -83,6 +83,7 @@ impl<F: Format> Inner<F> {
     /// Runs the steps whose time has come; returns the time at which the format wants its next step.
     fn tend_once(&self) -> Time {
         let now = self.rt.now();
+        self.finish_truncations();
         self.reap_all();
         self.write_behind();
         self.write_back_old(now);

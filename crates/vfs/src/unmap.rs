@@ -1,5 +1,7 @@
 //! Unmapping blocks in bounded ops.
 
+use std::sync::Arc;
+
 use crate::error::Result;
 use crate::format::{Admission, Format, FormatOp, OpKind, Progress};
 use crate::inode::Shared;
@@ -21,8 +23,33 @@ impl<F: Format> Ops<F> {
         }
         let from = Lbn(inode.size().div_ceil(self.block_bytes()));
         self.unmap_rest(inode, from, None, false, Progress::More)?;
-        inode.state.lock().may_overhang = false;
+        self.note_overhang(inode, false);
         Ok(())
+    }
+
+    /// Notes whether blocks may lie beyond the end of a file that has been cut. While they do it stays in memory.
+    pub(crate) fn note_overhang(&self, inode: &Shared<F>, may_overhang: bool) {
+        inode.state.lock().may_overhang = may_overhang;
+        let mut overhanging = self.overhanging.lock();
+        if may_overhang {
+            overhanging.insert(inode.ino, Arc::clone(inode));
+        } else {
+            overhanging.remove(&inode.ino);
+        }
+    }
+
+    /// Goes on with truncations that could not unmap everything; false if one has to be tried again later. Level 0
+    /// only.
+    pub(crate) fn finish_truncations(&self) -> bool {
+        let files: Vec<Shared<F>> = self.overhanging.lock().values().cloned().collect();
+        files.iter().all(|inode| {
+            let _exclusive = inode.lock.write();
+            if inode.check_alive().is_err() {
+                // Its blocks went with it.
+                self.note_overhang(inode, false);
+            }
+            self.unmap_overhang(inode).is_ok()
+        })
     }
 
     /// Goes on unmapping in bounded ops until all blocks are unmapped.

@@ -521,6 +521,81 @@ fn a_file_that_no_op_may_unmap_gets_its_new_end_and_loses_its_blocks_later() {
     v.vfs.close().unwrap();
 }
 
+/// A volume whose format says nothing of blocks beyond the end when it loads a file.
+fn tidy_volume() -> Volume {
+    Volume::shaped(400, options(), moafs_runtime::Live::new(), |shape| shape.frees_overhang = true)
+}
+
+#[test]
+fn a_cut_file_whose_blocks_are_left_stays_in_memory() {
+    let v = tidy_volume();
+    let f = v.create(ROOT, "f");
+    v.vfs.forget(f, 1);
+    write_all(&v, f, 40).unwrap();
+    v.vfs.sync().unwrap();
+    let kept = v.read(f, 0, 10 * BLOCK);
+    *v.vfs.format().refuses.lock() = Some(OpKind::Unmap);
+    truncate(&v, f, 10 * BLOCK as u64);
+    v.vfs.sync().unwrap();
+    (0..3).for_each(|_| v.vfs.shrink(0));
+    *v.vfs.format().refuses.lock() = None;
+    truncate(&v, f, 12 * BLOCK as u64);
+    assert_eq!(v.read(f, 0, 12 * BLOCK), [kept, vec![0; 2 * BLOCK]].concat());
+    (0..3).for_each(|_| v.vfs.shrink(0));
+    v.vfs.sync().unwrap();
+    (0..3).for_each(|_| v.vfs.shrink(0));
+    assert_eq!(v.vfs.counters().inodes_now, 0, "then it may leave");
+    v.vfs.close().unwrap();
+}
+
+#[test]
+fn a_cut_file_loses_the_blocks_that_are_left_in_the_background() {
+    let v = tidy_volume();
+    let (f, g) = (v.create(ROOT, "f"), v.create(ROOT, "g"));
+    for file in [f, g] {
+        write_all(&v, file, 40).unwrap();
+    }
+    v.vfs.sync().unwrap();
+    let format = v.vfs.format();
+    *format.refuses.lock() = Some(OpKind::Unmap);
+    truncate(&v, f, 10 * BLOCK as u64);
+    truncate(&v, g, 0);
+    remove(&v, "g", g);
+    v.vfs.run_background_step();
+    assert_eq!(format.used(), 80);
+    *format.refuses.lock() = None;
+    (0..2).for_each(|_| v.vfs.run_background_step());
+    assert_eq!(format.used(), 10);
+    *format.refuses.lock() = Some(OpKind::Unmap);
+    truncate(&v, f, 0);
+    let after = v.vfs.clone();
+    assert_eq!(v.vfs.close().unwrap_err().errno(), libc::ENOSPC, "the volume is not marked as clean");
+    drop(after);
+}
+
+#[test]
+fn a_hole_that_cannot_be_made_shows_no_older_bytes() {
+    let v = Volume::live(400);
+    let f = v.create(ROOT, "f");
+    v.write(f, 0, &pattern(1, 40 * BLOCK));
+    v.vfs.sync().unwrap();
+    let format = v.vfs.format();
+    v.write(f, 10 * BLOCK as u64, &pattern(2, 4 * BLOCK));
+    *format.refuses.lock() = Some(OpKind::Unmap);
+    let punched = v.vfs.allocate(&Credentials::root(), f, 8 * BLOCK as u64, 20 * BLOCK as u64, Allocate::Punch);
+    assert_eq!(punched.unwrap_err().errno(), libc::ENOSPC);
+    let expected = |bytes: &[u8]| {
+        assert_eq!(bytes[..10 * BLOCK], pattern(1, 40 * BLOCK)[..10 * BLOCK]);
+        assert_eq!(bytes[10 * BLOCK..14 * BLOCK], [0; 4 * BLOCK], "bytes that were overwritten are back");
+        assert_eq!(bytes[14 * BLOCK..], pattern(1, 40 * BLOCK)[14 * BLOCK..]);
+    };
+    expected(&v.read(f, 0, 40 * BLOCK));
+    v.vfs.fsync(f, false).unwrap();
+    expected(&read(&v.after_power_cut(), f, 0, 40 * BLOCK));
+    *format.refuses.lock() = None;
+    v.vfs.close().unwrap();
+}
+
 #[test]
 fn a_write_that_does_not_fit_fills_the_volume_and_tells_how_much_it_wrote() {
     let v = Volume::live(100);
