@@ -482,6 +482,9 @@ impl FormatOp for ExtOp<'_> {
             let mut state = node.state.lock();
             state.needs = state.needs.max(level);
         }
+        if self.leaves_overhang(node, attr, disk_size) {
+            self.ext.add_orphan(node)?;
+        }
         let life = {
             let mut state = node.state.lock();
             // Behind the end of a file that a crash left or that was cut, its last block may hold bytes of an append
@@ -834,6 +837,17 @@ impl ExtOp<'_> {
             return disk_size;
         }
         disk_size.max(mapped_end.saturating_mul(block).min(attr.size))
+    }
+
+    /// Returns true if an op stores a smaller size of a file on a volume with a journal, and leaves the blocks beyond
+    /// it to a later one: after a crash the orphan list tells of them.
+    fn leaves_overhang(&self, node: &Incore, attr: &Attr, disk_size: u64) -> bool {
+        if !self.ext.meta.has_journal() || attr.kind != FileKind::Regular || self.kind == OpKind::Unmap {
+            return false;
+        }
+        let state = node.state.lock();
+        let end = disk_size.div_ceil(self.ext.geo.block_size.into());
+        attr.nlink > 0 && disk_size < state.inode.size && end < state.mapped_end
     }
 
     /// Stores an inode after the names that the op has changed, where their order matters.

@@ -396,6 +396,39 @@ fn data_that_reach_a_removed_file_are_no_leak_after_a_crash() {
     }
 }
 
+/// Opens what a power cut now would leave.
+fn after_power_cut(volume: &Volume) -> Volume {
+    Volume::open(Arc::new(volume.mem.snapshot()))
+}
+
+#[test]
+fn a_file_that_was_cut_and_not_unmapped_loses_its_blocks_after_a_crash() {
+    for features in [FeatureSet::EXT3, FeatureSet::EXT4] {
+        let volume = Volume::with(features, 1024, 64);
+        let file = volume.create(&volume.root, "file", FileKind::Regular, None);
+        volume.write(&file, 0, 8, 1);
+        volume.ext.commit(CommitReason::Sync).unwrap();
+        let free = volume.ext.space().free_blocks;
+        volume.write(&file, 8, 4, 2);
+        volume.put_size(&file, 8);
+        volume.ext.commit(CommitReason::Sync).unwrap();
+        let after = after_power_cut(&volume);
+        let kept = after.ext.load(Ino(file.ino.0.into())).unwrap().1;
+        assert_eq!(after.ext.map(&kept, Lbn(8), 4).unwrap(), Mapping::Hole { len: 4 });
+        assert_eq!(after.ext.space().free_blocks, free);
+        drop(kept);
+        after.close();
+        // Without the crash another op goes on with it.
+        let mut admission = Admission::none();
+        let mut op = volume.ext.begin(OpKind::Unmap, &mut admission).unwrap();
+        assert_eq!(op.unmap(&file, Lbn(8), None, 100, false).unwrap(), Progress::Done);
+        op.end();
+        assert_eq!(volume.ext.superblock.lock().last_orphan(), 0);
+        drop(file);
+        volume.close();
+    }
+}
+
 #[test]
 fn what_was_never_written_costs_nothing() {
     let volume = Volume::make(4096, 64);
