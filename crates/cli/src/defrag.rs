@@ -8,7 +8,8 @@ use std::process::ExitCode;
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
-use moafs_mount::defrag::{DefragCommand, DefragJob, DefragStatus};
+use moafs_mount::control_path::ControlPath;
+use moafs_mount::defrag::{DEFRAG_NAME, DefragCommand, DefragJob, DefragStatus};
 use moafs_mount::mount_table;
 use moafs_mount::size;
 use moafs_vfs::Format;
@@ -117,7 +118,7 @@ impl DefragArgs {
     fn on_mount(&self, path: &Path, stop: &Stop) -> Result<DefragReport> {
         let mount = mount_table::mount_of(path)
             .ok_or_else(|| CliError::Usage(format!("{} lies in no mount of moafs", output::path(path))))?;
-        let control = mount.target.join(".moafs/defrag");
+        let control = ControlPath::new(&mount.target, DEFRAG_NAME);
         let inode = path.metadata().map_err(CliError::host("looking at", path))?.ino();
         let token = job::token();
         let job = DefragJob { token, inode, max_bytes: self.max_bytes, dry_run: self.dry_run };

@@ -18,7 +18,7 @@
 //! | `format_name` | the formats of volumes, told apart by their first bytes |
 //! | `partition` | choosing a partition of a disk |
 //! | `holder`, `mounted` | the holder of an image that is in use, and the place where it is mounted |
-//! | `job`, `question`, `layout` | jobs of a mount's daemon; what is asked about the layout, and the answer |
+//! | `control`, `job`, `question`, `layout` | the control files of a mount; jobs of a mount's daemon; what is asked about the layout, and the answer |
 //! | `identity` | the UUID that a command gives a volume |
 //! | `owner` | the owner of what a command makes |
 //! | `time` | times as people read them, as JSON has them, and as they are typed |
@@ -26,6 +26,7 @@
 
 #![allow(clippy::result_large_err, reason = "an error ends the command: its size does not matter")]
 
+mod control;
 mod defrag;
 mod error;
 mod escape;

@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use moafs_disk::file::{FileOptions, Sharing};
-use moafs_mount::layout::{LayoutCommand, LayoutJob, LayoutStatus};
+use moafs_mount::control::STATS_NAME;
+use moafs_mount::control_path::ControlPath;
+use moafs_mount::layout::{LAYOUT_NAME, LayoutCommand, LayoutJob, LayoutStatus};
 use moafs_mount::mount_table;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -40,7 +42,7 @@ pub(crate) fn find(image: &Path) -> Option<Mounted> {
     // Nothing but a partition table is read, which mounts do not change.
     let first_byte = volume::open_part(image, beside(), &Part::OnlyVolume).ok()?.first_byte;
     let of_entry = |target: PathBuf| {
-        let stats: Value = serde_json::from_slice(&std::fs::read(target.join(".moafs/stats")).ok()?).ok()?;
+        let stats: Value = serde_json::from_slice(&ControlPath::new(&target, STATS_NAME).read().ok()?).ok()?;
         (stats["first_byte"].as_u64()? == first_byte).then_some(Mounted { target, stats })
     };
     entries.into_iter().find_map(|entry| of_entry(entry.target))
@@ -64,7 +66,7 @@ impl Mounted {
 
     /// Asks the daemon about the layout, and waits for the answer.
     pub(crate) fn ask<T: DeserializeOwned>(&self, question: &Question) -> Result<T> {
-        let control = self.target.join(".moafs/layout");
+        let control = ControlPath::new(&self.target, LAYOUT_NAME);
         let stop = Stop::on_signals()?;
         let token = job::token();
         let question = serde_json::to_value(question).map_err(|error| CliError::Output(error.into()))?;
@@ -89,7 +91,7 @@ impl Mounted {
                 Err(CliError::Usage(format!("looking at the layout of {}: {error}", output::path(&self.target))))
             }
             None => serde_json::from_value(status.outcome)
-                .map_err(|error| CliError::host("understanding", &control)(error.into())),
+                .map_err(|error| CliError::host("understanding", &control.path())(error.into())),
         }
     }
 }

@@ -1,10 +1,12 @@
 //! `moafs stat`: shows the counters of a mount, or the attributes of a file on a volume.
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Args;
+use moafs_mount::control::STATS_NAME;
+use moafs_mount::control_path::ControlPath;
 use moafs_mount::mount_table;
 use serde::Serialize;
 use serde_json::Value;
@@ -14,9 +16,9 @@ use crate::files::file_facts::{FileFacts, Rdev, mode_text};
 use crate::files::paths::{Going, Look, look_at_each};
 use crate::files::tree::{Details, FileRun, LastLink, Meta, Tree};
 use crate::files::{existing, found};
-use crate::output;
 use crate::place::{Inside, Place};
 use crate::time::Reported;
+use crate::{control, output};
 
 /// Show a mount's counters, or attributes and places of files on their volume
 #[derive(Debug, Args)]
@@ -64,9 +66,7 @@ pub(crate) fn of_mount(path: &Path) -> Result<Value> {
         let shown = output::path(path);
         return Err(CliError::Usage(format!("{shown} lies in no mount of moafs (of an image: moafs stat {shown}:/)")));
     };
-    let stats: PathBuf = entry.target.join(".moafs/stats");
-    let text = std::fs::read(&stats).map_err(CliError::host("reading", &stats))?;
-    serde_json::from_slice(&text).map_err(|error| CliError::host("understanding", &stats)(error.into()))
+    control::read(&ControlPath::new(&entry.target, STATS_NAME))
 }
 
 impl StatArgs {

@@ -1,22 +1,22 @@
 //! `moafs swap`: the kernel swaps to a mounted volume.
 
-use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
+use moafs_mount::control_path::{ControlPath, swapfile};
 use moafs_mount::mount_table::{self, MountEntry};
 use moafs_mount::size;
 use moafs_mount::swap::device::{self, Active, DeviceError, PAGES_MIN, PRIORITY_MAX, page_bytes};
-use moafs_mount::swap::{SwapCommand, SwapPlace, SwapState, SwapStatus, SwapWish, file_of};
+use moafs_mount::swap::{SWAP_NAME, SwapCommand, SwapPlace, SwapState, SwapStatus, SwapWish};
 use moafs_swap::Placement;
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::error::{CliError, Result};
-use crate::output;
+use crate::{control, output};
 
 /// Interval at which the daemon is asked for its progress.
 const POLL: Duration = Duration::from_millis(20);
@@ -158,7 +158,7 @@ impl OnArgs {
             return Err(mount.problem(status.error.as_deref().unwrap_or("the daemon ended the swap at once")));
         }
         // From here on, a failure must undo the steps done.
-        match device::swap_on(&mount.file(), bytes, *uuid::Uuid::new_v4().as_bytes(), self.priority) {
+        match device::swap_on(&mount.0.target, bytes, *uuid::Uuid::new_v4().as_bytes(), self.priority) {
             Ok(device) => {
                 status.warnings.iter().for_each(|warning| eprintln!("moafs: warning: {warning}"));
                 let size = output::size(bytes);
@@ -233,11 +233,11 @@ impl Mount {
 
     /// Returns the path of the file that the loop device sits on.
     fn file(&self) -> PathBuf {
-        file_of(&self.0.target)
+        swapfile(&self.0.target)
     }
 
-    fn control(&self) -> PathBuf {
-        self.0.target.join(".moafs/swap")
+    fn control(&self) -> ControlPath {
+        ControlPath::new(&self.0.target, SWAP_NAME)
     }
 
     fn problem(&self, problem: &str) -> CliError {
@@ -245,21 +245,19 @@ impl Mount {
     }
 
     fn status(&self) -> Result<SwapStatus> {
-        let control = self.control();
-        let text = std::fs::read(&control).map_err(CliError::host("reading", &control))?;
-        serde_json::from_slice(&text).map_err(|error| CliError::host("understanding", &control)(error.into()))
+        control::read(&self.control())
     }
 
     fn command(&self, command: &SwapCommand) -> Result<()> {
         let control = self.control();
         let text = serde_json::to_vec(command).map_err(|error| CliError::Output(error.into()))?;
-        let file = File::options().write(true).open(&control).map_err(|error| match error.raw_os_error() {
+        let file = control.open_for_commands().map_err(|error| match error.raw_os_error() {
             Some(libc::EROFS) => self.problem("it is mounted read-only: pages cannot go there"),
-            _ => CliError::host("opening", &control)(error),
+            _ => CliError::host("opening", &control.path())(error),
         })?;
         file.write_all_at(&text, 0).map_err(|error| match error.raw_os_error() {
             Some(libc::EBUSY) => self.problem("another `moafs swap` is at work there"),
-            _ => CliError::host("commanding", &control)(error),
+            _ => CliError::host("commanding", &control.path())(error),
         })
     }
 

@@ -65,11 +65,16 @@ impl Packer<'_> {
 pub struct DirBuf<'a>(Packer<'a>);
 
 impl<'a> DirBuf<'a> {
-    pub(crate) fn new(out: &'a mut [u8]) -> Self {
+    /// Creates a sink that packs entries into `out`.
+    pub fn new(out: &'a mut [u8]) -> Self {
         Self(Packer { out, used: 0, full: false, bad_name: false })
     }
 
-    pub(crate) fn finish(self) -> Result<usize, Errno> {
+    /// Returns the number of bytes packed.
+    ///
+    /// # Errors
+    /// `EINVAL` if the buffer is too small for one entry, `EIO` if one has a bad name.
+    pub fn finish(self) -> Result<usize, Errno> {
         self.0.finish()
     }
 
@@ -87,11 +92,16 @@ impl<'a> DirBuf<'a> {
 pub struct DirPlusBuf<'a>(Packer<'a>);
 
 impl<'a> DirPlusBuf<'a> {
-    pub(crate) fn new(out: &'a mut [u8]) -> Self {
+    /// Creates a sink that packs entries into `out`.
+    pub fn new(out: &'a mut [u8]) -> Self {
         Self(Packer { out, used: 0, full: false, bad_name: false })
     }
 
-    pub(crate) fn finish(self) -> Result<usize, Errno> {
+    /// Returns the number of bytes packed.
+    ///
+    /// # Errors
+    /// `EINVAL` if the buffer is too small for one entry, `EIO` if one has a bad name.
+    pub fn finish(self) -> Result<usize, Errno> {
         self.0.finish()
     }
 

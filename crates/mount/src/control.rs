@@ -17,6 +17,9 @@ use crate::nodes::CONTROL_FIRST;
 /// Name of the control directory.
 pub const CONTROL_NAME: &[u8] = b".moafs";
 
+/// Name of the control file that shows what a mount has done.
+pub const STATS_NAME: &str = "stats";
+
 /// The control directory's node.
 pub(crate) const CONTROL_NODE: NodeId = NodeId(CONTROL_FIRST);
 

@@ -22,6 +22,7 @@ use smallvec::SmallVec;
 
 use crate::attributes::{self, Notices};
 use crate::control::{CONTROL_NAME, Control, ControlFile, Cover, Text};
+use crate::control_path::SWAPFILE_NAME;
 use crate::convert;
 use crate::defrag::{DEFRAG_NAME, Defrag};
 use crate::forgotten::Forgotten;
@@ -32,7 +33,7 @@ use crate::log::Log;
 use crate::nodes::Nodes;
 use crate::outliving::Outliving;
 use crate::process;
-use crate::swap::{KernelSwap, SWAP_NAME, SWAPFILE_NAME};
+use crate::swap::{KernelSwap, SWAP_NAME};
 
 /// Bytes that one step of a long operation allocates or copies.
 const STEP_BYTES: u64 = 16 << 20;
@@ -175,7 +176,7 @@ impl<F: Format> Front<F> {
     /// Returns directory and name of a request that makes or removes a name; fails with `if_control` for the control
     /// directory.
     fn place<'n>(&self, node: NodeId, name: &'n [u8], if_control: Errno) -> Result<(Ino, &'n Name)> {
-        if node == NodeId::ROOT && name == CONTROL_NAME {
+        if is_control(node, name) {
             return Err(if_control);
         }
         Ok((self.ino(node)?, checked(name)?))
@@ -235,6 +236,9 @@ impl<F: Format> Front<F> {
     /// Adds one entry with its attributes. Returns false if the buffer is full; then no hold is kept.
     fn add_plus(&self, ctx: &ReqCtx, dir: Ino, listed: &Listed, out: &mut DirPlusBuf<'_>) -> bool {
         let name = listed.name.as_slice();
+        if is_control(ctx.node, name) {
+            return true;
+        }
         let (ino, next, mode) = (listed.ino.0, listed.next.0, convert::kind_mode(listed.kind));
         if !out.fits(name.len()) {
             // Adding an entry that does not fit marks the buffer as full.
@@ -406,6 +410,12 @@ fn swap_file<F: Format>(swap: &Arc<KernelSwap<F>>) -> ControlFile {
     }
 }
 
+/// Returns true for the control directory's name. A file of the volume in its place is neither found nor listed: the
+/// kernel would keep what a listing tells, and never ask for the control directory.
+fn is_control(parent: NodeId, name: &[u8]) -> bool {
+    parent == NodeId::ROOT && name == CONTROL_NAME
+}
+
 fn checked(name: &[u8]) -> Result<&Name> {
     Name::new(name).ok_or(Errno::EINVAL)
 }
@@ -482,7 +492,7 @@ impl<F: Format> FileSystem for Front<F> {
         if Control::owns(ctx.node) {
             return self.control.lookup(name, ctx.uid);
         }
-        if ctx.node == NodeId::ROOT && name == CONTROL_NAME {
+        if is_control(ctx.node, name) {
             return Ok(self.control.entry());
         }
         if name == b"." {
@@ -656,7 +666,8 @@ impl<F: Format> FileSystem for Front<F> {
         }
         let dir = self.ino(ctx.node)?;
         let result = self.vfs.list(&self.identity.caller(ctx), dir, Cookie(offset), &mut |entry| {
-            out.add(entry.ino.0, entry.next.0, convert::kind_mode(entry.kind), entry.name.as_bytes())
+            is_control(ctx.node, entry.name.as_bytes())
+                || out.add(entry.ino.0, entry.next.0, convert::kind_mode(entry.kind), entry.name.as_bytes())
         });
         self.told(result)
     }

@@ -10,7 +10,7 @@
 //! | `nodes` | the mapping between inode numbers and FUSE's node ids |
 //! | [`identity`] | whose the files are for the kernel, and who a caller is on the volume |
 //! | `convert`, `ioctl` | conversions between the types of FUSE and of vfs |
-//! | [`control`], `stats` | the control directory `.moafs/` and what it shows |
+//! | [`control`], [`control_path`], `stats` | the control directory `.moafs/`, opening its files by another process, and what it shows |
 //! | [`job`], [`defrag`](mod@defrag), [`layout`] | control files that start jobs: moving scattered files together, looking at the layout |
 //! | [`swap`] | the control file, and the file beside it, through which the kernel swaps to the volume |
 //! | [`options`], [`size`] | mount options: [`Settings`]; sizes as they are typed |
@@ -30,6 +30,7 @@ mod attributes;
 pub mod busy;
 pub mod confine;
 pub mod control;
+pub mod control_path;
 mod convert;
 pub mod defrag;
 mod driver_options;

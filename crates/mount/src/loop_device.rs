@@ -83,22 +83,22 @@ impl LoopDevice {
     /// # Errors
     /// Without root, without loop devices, or when the image cannot be opened.
     pub fn attach(image: &Path, read_only: bool) -> io::Result<LoopDevice> {
-        LoopDevice::attach_with(image, &LoopOptions { read_only, ..LoopOptions::default() })
+        let backing = OpenOptions::new().read(true).write(!read_only).open(image)?;
+        LoopDevice::attach_open(&backing, image, &LoopOptions { read_only, ..LoopOptions::default() })
     }
 
-    /// Attaches a free loop device to `image`, with settings.
+    /// Attaches a free loop device to an open file with the path `image`, with settings.
     ///
     /// # Errors
     /// As [`LoopDevice::attach`].
-    pub fn attach_with(image: &Path, options: &LoopOptions) -> io::Result<LoopDevice> {
+    pub fn attach_open(backing: &File, image: &Path, options: &LoopOptions) -> io::Result<LoopDevice> {
         let read_only = options.read_only;
-        let backing = OpenOptions::new().read(true).write(!read_only).open(image)?;
         let control = OpenOptions::new().read(true).write(true).open("/dev/loop-control")?;
         for _ in 0..ATTEMPTS_MAX {
             let number = ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE, 0)?;
             let path = PathBuf::from(format!("/dev/loop{number}"));
             let device = OpenOptions::new().read(true).write(!read_only).open(&path)?;
-            match configure(&device, &backing, image, options) {
+            match configure(&device, backing, image, options) {
                 Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {}
                 configured => return configured.map(|()| LoopDevice { path, _open: device }),
             }

@@ -16,6 +16,7 @@ use signal_hook::iterator::{Handle, Signals};
 
 use crate::access_times::AccessTimes;
 use crate::attributes::{AttributesThread, Notices};
+use crate::control::STATS_NAME;
 use crate::failure;
 use crate::front::{Front, Opens};
 use crate::layout::LayoutMaker;
@@ -184,7 +185,7 @@ fn mount<F: Format>(
         engine,
         log: Arc::clone(log),
     };
-    let files = vec![("stats", stats::text(vfs.clone(), Arc::clone(&swap), about))];
+    let files = vec![(STATS_NAME, stats::text(vfs.clone(), Arc::clone(&swap), about))];
     let opens = match (settings.volume.atime, settings.check_opens) {
         (AtimePolicy::Strict, _) => Opens::Fresh,
         (_, true) => Opens::Checked,

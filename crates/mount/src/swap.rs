@@ -27,7 +27,7 @@ pub mod memory;
 mod readahead_cache;
 mod watch;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -43,6 +43,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::control::Audience;
+use crate::control_path;
 use crate::log::Log;
 use crate::medium::Medium;
 use crate::swap::file::{REQUEST_PAGES_MAX, SwapFile};
@@ -52,8 +53,6 @@ use crate::ticking::Ticking;
 
 /// Name of the control file.
 pub const SWAP_NAME: &str = "swap";
-/// Name that the swap's file is mounted on.
-pub const SWAPFILE_NAME: &str = "swapfile";
 /// Type of the file's mount, behind `fuse.`: not that of a volume.
 const SUBTYPE: &str = "moafs-swap";
 /// The same type as the mount table shows it.
@@ -216,7 +215,7 @@ impl<F: Format> KernelSwap<F> {
 
     /// Returns the path that its file is mounted on.
     fn file(&self) -> PathBuf {
-        file_of(&self.target)
+        control_path::swapfile(&self.target)
     }
 
     /// Returns the status.
@@ -327,6 +326,7 @@ impl<F: Format> KernelSwap<F> {
         let _watchdog = watch::watchdog(Arc::clone(&watch), Arc::clone(&self.log)).map_err(thread_error)?;
         let _tender = background(Arc::clone(&swap), Arc::clone(&self.log)).map_err(thread_error)?;
         self.named.store(true, Ordering::Release);
+        control_path::check_cover(&self.target).map_err(|error| format!("a place for the swap's file: {error}"))?;
         let file = SwapFile::new(Arc::clone(&swap), swap.pages(), THREADS, Arc::clone(&watch), Arc::clone(&self.log));
         let session = Session::mount(file, &self.file(), &session_options())
             .map_err(|error| format!("mounting the swap's file: {error}"))?;
@@ -373,11 +373,6 @@ impl<F: Format> KernelSwap<F> {
             free >> 20
         )
     }
-}
-
-/// Returns the path of the swap's file of the volume mounted at `target`.
-pub fn file_of(target: &Path) -> PathBuf {
-    target.join(".moafs").join(SWAPFILE_NAME)
 }
 
 /// Checks that the daemon has the rights to serve a swap.

@@ -13,6 +13,7 @@ use moafs_runtime::Rt;
 use rustix::mount::UnmountFlags;
 
 use crate::busy;
+use crate::control_path;
 use crate::mount_table::{MountEntry, TableError, absolute, image_of, is_ours, table};
 use crate::swap;
 
@@ -101,7 +102,7 @@ pub fn unmount(target: &Path, lazy: bool, timeout: Duration, rt: &Rt) -> Result<
 
 /// Returns true if the file that the kernel swaps to is mounted in the volume.
 fn swap_is_on(target: &Path) -> Result<bool, UnmountError> {
-    let file = swap::file_of(target);
+    let file = control_path::swapfile(target);
     Ok(table(|fstype| fstype == swap::FSTYPE)?.iter().any(|entry| entry.target == file))
 }
 

@@ -6,15 +6,17 @@ use moafs_disk::{MemDisk, SharedDisk};
 use moafs_ext::mkfs::{MkfsOptions, mkfs};
 use moafs_ext::{Ext, OpenOptions};
 use moafs_fuse::{
-    CopyRange, CreateArgs, DeviceNumber, Errno, FallocateMode, FileHandle, FileSystem, NodeId, RenameFlags, ReqCtx,
-    SeekTarget, SetAttr, WriteFlags, XattrFlags,
+    CopyRange, CreateArgs, DeviceNumber, DirBuf, DirPlusBuf, Errno, FallocateMode, FileHandle, FileSystem, NodeId,
+    RenameFlags, ReqCtx, SeekTarget, SetAttr, WriteFlags, XattrFlags,
 };
 use moafs_mount::identity::Overrides;
 use moafs_mount::medium::Medium;
 use moafs_mount::swap::KernelSwap;
 use moafs_mount::{Front, Identity, Log};
 use moafs_runtime::{Live, Timestamp};
-use moafs_vfs::{Options, Vfs};
+use moafs_vfs::api::NewFile;
+use moafs_vfs::types::{FileKind, Name};
+use moafs_vfs::{Credentials, Options, Vfs};
 
 const VOLUME_SECTORS: u64 = 32 << 11;
 const NO_HANDLE: FileHandle = FileHandle(0);
@@ -298,4 +300,63 @@ fn destroy_closes_the_volume() {
     assert!(front.closed().is_none());
     front.destroy();
     assert!(matches!(front.closed(), Some(Ok(()))));
+}
+
+/// Returns a number of a reply.
+#[expect(clippy::host_endian_bytes, reason = "the kernel reads it in the machine's byte order")]
+fn long(reply: &[u8], at: usize) -> u64 {
+    u64::from_ne_bytes(reply[at..at + 8].try_into().unwrap())
+}
+
+/// Returns a shorter number of a reply.
+#[expect(clippy::host_endian_bytes, reason = "the kernel reads it in the machine's byte order")]
+fn word(reply: &[u8], at: usize) -> u32 {
+    u32::from_ne_bytes(reply[at..at + 4].try_into().unwrap())
+}
+
+/// The names that a listing with attributes replied, each with its node; node 0 for those without attributes.
+fn listed(reply: &[u8]) -> Vec<(String, NodeId)> {
+    const NODE_BYTES: usize = 128;
+    let mut names = Vec::new();
+    let mut rest = reply;
+    while !rest.is_empty() {
+        let node = long(rest, 0);
+        let name_len = word(rest, NODE_BYTES + 16) as usize;
+        let name_at = NODE_BYTES + 24;
+        names.push((String::from_utf8(rest[name_at..name_at + name_len].to_vec()).unwrap(), NodeId(node)));
+        rest = &rest[(name_at + name_len).next_multiple_of(8)..];
+    }
+    names
+}
+
+fn list_plus(front: &Front<Ext>, offset: u64) -> Result<Vec<(String, NodeId)>, Errno> {
+    let mut reply = vec![0; 64 << 10];
+    let mut out = DirPlusBuf::new(&mut reply);
+    front.readdirplus(&at(NodeId::ROOT), NO_HANDLE, offset, &mut out)?;
+    let len = out.finish()?;
+    Ok(listed(&reply[..len]))
+}
+
+#[test]
+fn a_file_of_the_volume_does_not_take_the_place_of_the_control_directory() {
+    let front = front();
+    create(&front, "before");
+    let name = Name::new(b".moafs").unwrap();
+    let new = NewFile { kind: FileKind::Symlink, perm: 0o777, umask: 0, rdev: 0, target: Some(b"/etc") };
+    let (root, vfs) = (front.vfs().shape().root, front.vfs());
+    let link = vfs.create(&Credentials::root(), root, name, &new).unwrap();
+    vfs.forget(link.ino, 1);
+    create(&front, "behind");
+    let names: Vec<String> = list_plus(&front, 0).unwrap().into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, [".", "..", "lost+found", "before", "behind"]);
+    let mut reply = vec![0; 4096];
+    let mut out = DirBuf::new(&mut reply);
+    front.readdir(&at(NodeId::ROOT), NO_HANDLE, 0, &mut out).unwrap();
+    let len = out.finish().unwrap();
+    assert!(!reply[..len].windows(6).any(|bytes| bytes == b".moafs"));
+    assert!(front.lookup(&at(NodeId::ROOT), b".moafs").unwrap().node.0 >= 1 << 62);
+    // It has no hold: its removal frees it.
+    vfs.unlink(&Credentials::root(), root, name).unwrap();
+    vfs.run_background_step();
+    assert!(vfs.stat(link.ino).is_err());
 }

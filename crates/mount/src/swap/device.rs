@@ -1,6 +1,6 @@
 //! The kernel's side of a swap: a loop device with a swap header on it, swapon(2), swapoff(2), /proc/swaps.
 //!
-//! Root only. This module is independent of volumes: it makes a swap device of any file of fixed size.
+//! Root only.
 
 use std::ffi::CString;
 use std::fs::OpenOptions;
@@ -9,6 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use crate::busy;
+use crate::control_path;
 use crate::loop_device::{self, LoopDevice, LoopOptions};
 
 /// The kernel's list of swap devices and their use.
@@ -60,18 +61,22 @@ fn failed(what: impl Into<String>) -> impl FnOnce(io::Error) -> DeviceError {
     move |error| DeviceError { what: what.into(), error }
 }
 
-/// Makes the kernel swap to `file`, of `bytes`: loop device, header, swapon. The priority is the kernel's choice (low)
-/// if none is given. Undoes all steps if one fails. Returns the loop device's path.
+/// Makes the kernel swap to the file of the swap, of `bytes`, of the volume mounted at `target`: loop device, header,
+/// swapon. The priority is the kernel's choice (low) if none is given. Undoes all steps if one fails. Returns the loop
+/// device's path.
 ///
 /// # Errors
 /// The step that failed.
-pub fn swap_on(file: &Path, bytes: u64, uuid: [u8; 16], priority: Option<u16>) -> Result<PathBuf, DeviceError> {
+pub fn swap_on(target: &Path, bytes: u64, uuid: [u8; 16], priority: Option<u16>) -> Result<PathBuf, DeviceError> {
     let page_bytes = page_bytes();
     let pages = u32::try_from(bytes / page_bytes).unwrap_or(u32::MAX);
     // Direct I/O: a page that is written to free memory must not first get a copy in the page cache.
     let options = LoopOptions { direct_io: true, block_bytes: 4096, ..LoopOptions::default() };
     // Dropped at the end of this function: after swapon the kernel's own reference keeps it attached.
-    let device = LoopDevice::attach_with(file, &options).map_err(failed("getting a loop device for the swap"))?;
+    let path = control_path::swapfile(target);
+    let file = control_path::open_swapfile(target).map_err(failed(format!("opening {}", path.display())))?;
+    let device =
+        LoopDevice::attach_open(&file, &path, &options).map_err(failed("getting a loop device for the swap"))?;
     let path = device.path().to_owned();
     let mut opened =
         OpenOptions::new().write(true).open(&path).map_err(failed(format!("opening {}", path.display())))?;
