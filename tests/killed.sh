@@ -1,6 +1,6 @@
 #!/bin/sh
 # A killed program does not wait long: for syncs, truncations, copies and writes on a disk at its own pace (killed.py), and for room on a
-# full host. A caller goes on soon after the host has room.
+# full host. A caller goes on soon after the host has room. What is read after an aborted call is what the daemon has.
 # usage: killed.sh [ext2|ext3|ext4|f2fs|mke2fs|mkfs.f2fs] [CLIENTS]   at once for each call (3)
 . "$(dirname "$0")/common"
 choose "$@"
@@ -25,6 +25,69 @@ umount "$work/sim"
 wait "$disk" || true
 img=$whole
 wait_for_release || fail "the image of the disk was not released"
+judge
+
+# Of a zeroing whose caller is killed a part is done, and the kernel has the whole file cached as it was: what is read is what the
+# daemon has.
+cat >"$work/zero.py" <<'PYTHON'
+import ctypes, mmap, os, signal, sys, time
+libc = ctypes.CDLL(None, use_errno=True)
+STEP, STEPS, ZERO_RANGE = 1 << 20, 192, 0x10
+path = sys.argv[1]
+fd = os.open(path, os.O_RDWR | os.O_CREAT)
+direct = os.open(path, os.O_RDONLY | os.O_DIRECT)
+page = mmap.mmap(-1, 4096)
+
+def fill():
+    for step in range(STEPS):
+        os.pwrite(fd, b'x' * STEP, step * STEP)
+    os.fsync(fd)
+    for step in range(STEPS):
+        os.pread(fd, STEP, step * STEP)
+
+def zero():
+    pid = os.fork()
+    if pid == 0:
+        done = libc.fallocate(fd, ZERO_RANGE, ctypes.c_long(0), ctypes.c_long(STEPS * STEP))
+        os._exit(0 if done == 0 else 1)
+    return pid
+
+def zeroed(read):
+    return sum(read(step * STEP) == bytes(4096) for step in range(STEPS))
+
+def from_disk(offset):
+    os.preadv(direct, [page], offset)
+    return page[:]
+
+fill()
+began = time.monotonic()
+os.waitpid(zero(), 0)
+took = time.monotonic() - began
+aborted, pause = 0, took / 2
+for attempt in range(20):
+    fill()
+    pid = zero()
+    time.sleep(pause)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    # The kernel is told right after the answer.
+    for _ in range(20):
+        cached, disk = zeroed(lambda offset: os.pread(fd, 4096, offset)), zeroed(from_disk)
+        if cached == disk:
+            break
+        time.sleep(0.1)
+    assert cached == disk, f'{cached} MiB of zeros are read, {disk} are there'
+    aborted += 0 < disk < STEPS
+    pause *= {0: 1.7, STEPS: 0.5}.get(disk, 1)
+    if aborted == 3:
+        break
+print(f'killed.sh: {aborted} zeroings were aborted, one takes {took:.2f} s')
+PYTHON
+rm -f "$img"
+make 1G
+mount_it
+python3 "$work/zero.py" "$mnt/zeroed" || fail "$maker: what is read after an aborted zeroing"
+umount_it
 judge
 
 cat >"$work/host.py" <<'PYTHON'

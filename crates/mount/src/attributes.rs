@@ -1,4 +1,5 @@
-//! Tells the kernel of files that hold other sectors (`st_blocks`) than it was told.
+//! Tells the kernel of files that hold other sectors (`st_blocks`) than it was told, and of contents that have changed
+//! without its knowledge: by a call that failed after a part was done.
 //!
 //! The kernel keeps attributes until its own requests change them, but how many sectors a file holds is known only when
 //! write-back has placed its data. [`Vfs::watch_sectors`] names such files in whichever thread has placed them, often
@@ -8,8 +9,9 @@
 //!
 //! [`Vfs::watch_sectors`]: moafs_vfs::Vfs::watch_sectors
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -32,6 +34,9 @@ const AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// The longest wait of a sync until the kernel has been told of the files whose data it has placed.
 const TELLING_MAX: Duration = Duration::from_millis(200);
 
+/// Files to tell the kernel of, each with the bytes that it has to drop, if any.
+type Files = BTreeMap<Ino, Option<Range<u64>>>;
+
 /// The files that wait to be told of.
 #[derive(Debug, Default)]
 pub(crate) struct Notices {
@@ -43,7 +48,7 @@ pub(crate) struct Notices {
 
 #[derive(Debug, Default)]
 struct Waiting {
-    inos: BTreeSet<Ino>,
+    files: Files,
     /// Number of batches of files that were taken to be told, and how many of them have been.
     batches: u64,
     batches_told: u64,
@@ -54,25 +59,38 @@ impl Notices {
     /// Notes that the kernel is to be told of a file. Never waits.
     pub(crate) fn note(&self, ino: Ino) {
         let mut waiting = self.waiting.lock();
-        if waiting.inos.len() < WAITING_MAX && waiting.inos.insert(ino) {
+        if waiting.files.len() < WAITING_MAX && !waiting.files.contains_key(&ino) {
+            waiting.files.insert(ino, None);
             self.changed.notify_one();
         }
     }
 
+    /// Notes that the kernel is to drop what it has of a file's contents in a range. Never waits. There is always room
+    /// for it: the kernel would go on with what the file had.
+    pub(crate) fn note_contents(&self, ino: Ino, range: Range<u64>) {
+        let mut waiting = self.waiting.lock();
+        let noted = waiting.files.entry(ino).or_default();
+        *noted = Some(match noted.take() {
+            Some(before) => before.start.min(range.start)..before.end.max(range.end),
+            None => range,
+        });
+        self.changed.notify_one();
+    }
+
     /// Returns the files to be told of; none if it has become `until` before there are any. `None` after the end.
-    fn next(&self, until: Option<Instant>) -> Option<BTreeSet<Ino>> {
+    fn next(&self, until: Option<Instant>) -> Option<Files> {
         let mut waiting = self.waiting.lock();
         waiting.batches_told = waiting.batches;
         self.told.notify_all();
-        while waiting.inos.is_empty() && !waiting.ended {
+        while waiting.files.is_empty() && !waiting.ended {
             match until {
                 None => self.changed.wait(&mut waiting),
                 Some(until) if self.changed.wait_until(&mut waiting, until).timed_out() => break,
                 Some(_) => {}
             }
         }
-        waiting.batches += u64::from(!waiting.inos.is_empty());
-        (!waiting.ended).then(|| std::mem::take(&mut waiting.inos))
+        waiting.batches += u64::from(!waiting.files.is_empty());
+        (!waiting.ended).then(|| std::mem::take(&mut waiting.files))
     }
 
     /// Waits until the kernel has been told of all files noted before, but not for long: it may itself wait for the
@@ -80,7 +98,7 @@ impl Notices {
     pub(crate) fn wait_until_told(&self) {
         let until = Instant::now() + TELLING_MAX;
         let mut waiting = self.waiting.lock();
-        let wanted = waiting.batches + u64::from(!waiting.inos.is_empty());
+        let wanted = waiting.batches + u64::from(!waiting.files.is_empty());
         while waiting.batches_told < wanted && !waiting.ended {
             if self.told.wait_until(&mut waiting, until).timed_out() {
                 return;
@@ -113,25 +131,29 @@ impl AttributesThread {
         nodes: Nodes,
         log: Arc<Log>,
     ) -> io::Result<AttributesThread> {
-        AttributesThread::start_with(notices, move |ino| drop_attributes(&notifier, nodes.node(ino), &log))
+        AttributesThread::start_with(notices, move |ino, contents| match contents {
+            None => drop_attributes(&notifier, nodes.node(ino), &log),
+            Some(range) => drop_contents(&notifier, nodes.node(ino), range, &log),
+        })
     }
 
-    /// Starts to call `tell` with each file; it returns false if the kernel does not know the file.
+    /// Starts to call `tell` with each file, and what to drop of its contents; it returns false if the kernel does not
+    /// know the file.
     fn start_with(
         notices: Arc<Notices>,
-        mut tell: impl FnMut(Ino) -> bool + Send + 'static,
+        mut tell: impl FnMut(Ino, Option<&Range<u64>>) -> bool + Send + 'static,
     ) -> io::Result<AttributesThread> {
         let heard = Arc::clone(&notices);
         let body = move || {
             let mut unknown: VecDeque<(Instant, Ino)> = VecDeque::new();
-            while let Some(inos) = heard.next(unknown.front().map(|(due, _)| *due)) {
+            while let Some(files) = heard.next(unknown.front().map(|(due, _)| *due)) {
                 let now = Instant::now();
                 let due = unknown.partition_point(|(due, _)| *due <= now);
                 for (_, ino) in unknown.drain(..due) {
-                    tell(ino);
+                    tell(ino, None);
                 }
-                for ino in inos {
-                    if !tell(ino) && unknown.len() < WAITING_MAX {
+                for (ino, contents) in files {
+                    if !tell(ino, contents.as_ref()) && unknown.len() < WAITING_MAX {
                         unknown.push_back((Instant::now() + AGAIN_AFTER, ino));
                     }
                 }
@@ -155,12 +177,26 @@ impl Drop for AttributesThread {
 
 /// Makes the kernel ask for a node's attributes anew; false if it does not know the node.
 pub(crate) fn drop_attributes(notifier: &Notifier, node: NodeId, log: &Log) -> bool {
-    match notifier.inval_attr(node) {
+    told(notifier.inval_attr(node), node, log)
+}
+
+/// Makes the kernel drop its pages of a file in a range, and ask for its attributes anew; false if it does not know the
+/// node. It may wait for reads and writes of those pages.
+fn drop_contents(notifier: &Notifier, node: NodeId, range: &Range<u64>, log: &Log) -> bool {
+    let offset = i64::try_from(range.start).unwrap_or(i64::MAX);
+    // A length of 0 means all.
+    let len = i64::try_from(range.end.saturating_sub(range.start)).unwrap_or(0);
+    told(notifier.inval_inode(node, offset, len), node, log)
+}
+
+/// Returns false if the kernel does not know the node.
+fn told(answer: io::Result<bool>, node: NodeId, log: &Log) -> bool {
+    match answer {
         Ok(is_known) => is_known,
         // The mount has ended.
         Err(error) if error.raw_os_error() == Some(libc::ENODEV) => true,
         Err(error) => {
-            log.failure(&format!("telling the kernel that attributes of node {} changed: {error}", node.0));
+            log.failure(&format!("telling the kernel that node {} changed: {error}", node.0));
             true
         }
     }
@@ -177,7 +213,7 @@ mod tests {
         let notices = Arc::new(Notices::default());
         let (telling, told) = channel();
         let (answer, answers) = channel();
-        let tell = move |ino| {
+        let tell = move |ino, _: Option<&Range<u64>>| {
             telling.send(ino).unwrap();
             answers.recv().unwrap_or(true)
         };
@@ -226,10 +262,25 @@ mod tests {
     }
 
     #[test]
+    fn contents_to_drop_are_told_as_one_range_and_always_find_room() {
+        let notices = Notices::default();
+        (0..WAITING_MAX as u64).for_each(|ino| notices.note(Ino(ino)));
+        for range in [100..200, 50..60, 150..300] {
+            notices.note_contents(Ino(7), range.clone());
+            notices.note_contents(Ino(1 << 20), range);
+        }
+        notices.note(Ino(7));
+        let files = notices.next(None).unwrap();
+        assert_eq!(files.len(), WAITING_MAX + 1);
+        assert_eq!((&files[&Ino(7)], &files[&Ino(1 << 20)]), (&Some(50..300), &Some(50..300)));
+        assert_eq!(files[&Ino(8)], None);
+    }
+
+    #[test]
     fn no_more_files_wait_than_there_is_room_for() {
         let notices = Notices::default();
         (0..2 * WAITING_MAX as u64).for_each(|ino| notices.note(Ino(ino)));
-        assert_eq!(notices.next(None).map(|inos| inos.len()), Some(WAITING_MAX));
+        assert_eq!(notices.next(None).map(|files| files.len()), Some(WAITING_MAX));
         notices.end();
         assert_eq!(notices.next(None), None);
     }

@@ -312,6 +312,13 @@ impl<F: Format> Front<F> {
         }
     }
 
+    /// Makes the kernel drop what it has of a file that a failed call was to change: it keeps that, though a part may
+    /// have been done.
+    fn may_have_changed(&self, node: NodeId, ino: Ino, range: Range<u64>) {
+        self.attr_changed(node);
+        self.notices.note_contents(ino, range);
+    }
+
     /// Makes the kernel ask for a file's attributes anew if it was told other sectors than the file has now. Before the
     /// answer: the caller may look at once.
     fn sectors_may_have_changed(&self, ctx: &ReqCtx, ino: Ino) {
@@ -763,8 +770,9 @@ impl<F: Format> FileSystem for Front<F> {
         if ctx.uid != 0 || self.identity.drops_set_ids() {
             self.kill_set_ids(ctx, ctx.node)?;
         }
-        // The kernel keeps what it knows if the call fails, though some steps may have been done.
-        self.allocate_in_steps(ctx, ino, offset..offset + len, how).inspect_err(|_| self.attr_changed(ctx.node))
+        let range = offset..offset + len;
+        self.allocate_in_steps(ctx, ino, range.clone(), how)
+            .inspect_err(|_| self.may_have_changed(ctx.node, ino, range))
     }
 
     fn lseek(&self, ctx: &ReqCtx, _fh: FileHandle, offset: u64, target: SeekTarget) -> Result<u64> {
@@ -787,7 +795,9 @@ impl<F: Format> FileSystem for Front<F> {
         if ctx.uid != 0 || self.identity.drops_set_ids() {
             self.kill_set_ids(ctx, range.node_out)?;
         }
-        self.told(self.vfs.copy_range(&self.identity.caller(ctx), from, to, range.len.min(STEP_BYTES)))
+        let len = range.len.min(STEP_BYTES);
+        let copied = self.told(self.vfs.copy_range(&self.identity.caller(ctx), from, to, len));
+        copied.inspect_err(|_| self.may_have_changed(range.node_out, to.0, to.1..to.1.saturating_add(len)))
     }
 
     fn ioctl(&self, ctx: &ReqCtx, args: &IoctlArgs<'_>, out: &mut [u8]) -> Result<IoctlReply> {

@@ -492,12 +492,18 @@ impl<F: Format> Files<F> {
             return Ok(hole);
         }
         let chunk = self.chunk_bytes();
-        let mut at = to.1;
+        let mut done = 0;
         for bytes in buffer[..got].chunks(chunk) {
-            let write = Write { who, offset: at, source: Source::Bytes(bytes), append: false, keep_size: false };
-            at = self.write_chunk(to.0, &write)? + bytes.len() as u64;
+            let write =
+                Write { who, offset: to.1 + done, source: Source::Bytes(bytes), append: false, keep_size: false };
+            match self.write_chunk(to.0, &write) {
+                Ok(_) => done += bytes.len() as u64,
+                // The next attempt tells the error, or the caller learns how far it got.
+                Err(_) if done > 0 => break,
+                Err(error) => return Err(error),
+            }
         }
-        Ok(got as u64)
+        Ok(done)
     }
 
     /// Makes a hole in the target of a copy, which grows if need be.
