@@ -45,4 +45,29 @@ for round in $(seq "$rounds"); do
         mv "$work/p" "$work/promised"
     umount_it
 done
+
+# A daemon that is told to end writes everything, also when its mount is not where it was made: only a copy of it is left.
+copy=$work/copy
+mkdir "$copy"
+mount_it commit=3600,dirty_age=3600
+pid=$(daemon_pid)
+mount --bind "$mnt" "$copy"
+umount "$mnt"
+mkdir "$copy/made"
+echo told >"$copy/told"
+kill -TERM "$pid"
+for _ in $(seq 100); do
+    ! grep -q "told to end" "$copy/.moafs/stats" || break
+    sleep 0.1
+done
+# What it says comes first.
+sleep 2
+kill -KILL "$pid"
+umount -l "$copy"
+wait_for_release || fail "the image was not released"
+mount_it
+[ -d "$mnt/made" ] && [ "$(cat "$mnt/told")" = told ] || fail "what was made before SIGTERM is gone"
+rm -r "$mnt/made" "$mnt/told"
+umount_it
+judge
 say "$maker: $rounds rounds, $(wc -l <"$work/promised") files checked in the last"

@@ -107,9 +107,9 @@ impl Mount {
         }
     }
 
-    /// Unmounts; `lazily` takes it out of the tree even while it is in use. Does nothing if it is not there.
-    pub(crate) fn unmount(&self, lazily: bool) -> io::Result<()> {
-        if self.is_there() { unmount(&self.target, lazily) } else { Ok(()) }
+    /// Unmounts; `lazily` takes it out of the tree even while it is in use.
+    pub(crate) fn unmount(&self, lazily: bool) -> io::Result<Unmounted> {
+        if self.is_there() { unmount(&self.target, lazily).map(|()| Unmounted::Now) } else { Ok(Unmounted::NotThere) }
     }
 
     /// Makes the mount read-only. Does nothing if it is not there.
@@ -141,6 +141,16 @@ impl Mount {
             }
         }
     }
+}
+
+/// The outcome of an unmount that did not fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unmounted {
+    /// The mount was on top at its mount point, and was taken away from there.
+    Now,
+    /// The mount was not on top there, and nothing was done. It is gone, or lives on elsewhere: below another mount, as
+    /// a copy (`mount --bind`), or out of the tree with its open files.
+    NotThere,
 }
 
 /// Changes the options that every file system knows of the mount at `target` (root only). Of options of access times,

@@ -19,7 +19,7 @@ use crate::error::MountError;
 use crate::exchange::out_header;
 use crate::fs::FileSystem;
 use crate::init::{self, InitConfig, InitError, InitFlags, InitStep, Negotiated, Transport};
-use crate::mount::{self, Mount, Prepared};
+use crate::mount::{self, Mount, Prepared, Unmounted};
 use crate::notify::Notifier;
 use crate::op_times::OpTimes;
 use crate::options::{MountFlags, SessionOptions};
@@ -258,8 +258,8 @@ struct MountState {
 }
 
 impl MountState {
-    fn unmount(&self, lazily: bool) -> io::Result<()> {
-        if self.gone.load(Ordering::Acquire) { Ok(()) } else { self.mount.unmount(lazily) }
+    fn unmount(&self, lazily: bool) -> io::Result<Unmounted> {
+        if self.gone.load(Ordering::Acquire) { Ok(Unmounted::NotThere) } else { self.mount.unmount(lazily) }
     }
 }
 
@@ -278,8 +278,8 @@ pub struct MountHandle(Arc<MountState>);
 
 impl MountHandle {
     /// Unmounts. The serving threads go on meanwhile, since the kernel writes back what it holds. `EBUSY` while files
-    /// are open. Nothing happens if the mount is already gone.
-    pub fn unmount(&self) -> io::Result<()> {
+    /// are open. Nothing happens if the mount is not on top at its mount point.
+    pub fn unmount(&self) -> io::Result<Unmounted> {
         self.0.unmount(false)
     }
 
@@ -300,8 +300,9 @@ impl MountHandle {
         self.0.mount.flags()
     }
 
-    /// Takes the mount out of the tree at once; the session ends when the last open file is closed.
-    pub fn detach(&self) -> io::Result<()> {
+    /// Takes the mount out of the tree at once; the session ends when the last open file is closed. Nothing happens if
+    /// the mount is not on top at its mount point.
+    pub fn detach(&self) -> io::Result<Unmounted> {
         self.0.unmount(true)
     }
 }

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use memfs::MemFs;
 use moafs_fuse::{
     AttrReply, Entry, Errno, FOREVER, FileAttr, FileHandle, FileSystem, MountKind, NodeId, ReqCtx, SessionOptions,
-    Transport, WriteFlags,
+    Transport, Unmounted, WriteFlags,
 };
 use mounted::{CHILD_MOUNT, ChildServer, LoopDevice, Mounted, over_both_transports, skip};
 use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, RenameFlags, StatxFlags, XattrFlags};
@@ -596,8 +596,8 @@ fn a_busy_mount_stays_and_an_idle_one_goes(transport: Transport) {
     assert!(mount.path().join("file").exists());
     drop(file);
     mount.unmount();
-    mount_handle.unmount().expect("a mount that is gone already");
-    mount_handle.detach().expect("a mount that is gone already");
+    assert_eq!(mount_handle.unmount().expect("a mount that is gone already"), Unmounted::NotThere);
+    assert_eq!(mount_handle.detach().expect("a mount that is gone already"), Unmounted::NotThere);
 }
 
 #[derive(Default)]

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
 use moafs_disk::SharedDisk;
-use moafs_fuse::{MountError, MountFlags, MountHandle, MountKind, Session, Transport};
+use moafs_fuse::{MountError, MountFlags, MountHandle, MountKind, Session, Transport, Unmounted};
 use moafs_vfs::api::AtimePolicy;
 use moafs_vfs::format::Shape;
 use moafs_vfs::{Error, Format, Vfs};
@@ -271,15 +271,32 @@ struct Leaver<F: Format> {
 }
 
 impl<F: Format> Leaver<F> {
-    /// Unmounts. While files are open the mount leaves the tree at once and ends with the last of them; everything
-    /// written so far is made durable now, in case that never happens. Refuses while the kernel swaps to the volume,
-    /// which then holds memory of other processes.
+    /// Unmounts. While files are open the mount leaves the tree at once and ends with the last of them; one that is not
+    /// on top at its mount point stays. Everything written so far is made durable now, in case the end never comes.
+    /// Refuses while the kernel swaps to the volume, which then holds memory of other processes.
     fn leave(&self) {
         if self.swap.is_on() {
             let target = self.target.display();
             return self.log.say(&format!("not unmounted: its swap is on; `moafs swap off {target}` first"));
         }
-        let Err(error) = self.mount_handle.unmount() else { return };
+        match self.mount_handle.unmount() {
+            // A copy of it (`mount --bind`) may be left.
+            Ok(Unmounted::Now) => {}
+            Ok(Unmounted::NotThere) => self.log.say(&format!(
+                "told to end, but the mount is not on top at {}: serving until the last place and the last file of it \
+                 are gone",
+                self.target.display()
+            )),
+            Err(error) => self.leave_lazily(&error),
+        }
+        match self.vfs.sync() {
+            // Refused: the volume has been closed meanwhile, with everything written.
+            Ok(()) | Err(Error::Refused(_)) => {}
+            Err(error) => self.log.failure(&format!("writing everything: {error}")),
+        }
+    }
+
+    fn leave_lazily(&self, error: &io::Error) {
         if error.raw_os_error() == Some(libc::EBUSY) {
             self.log.say("files are still open: unmounted lazily, serving until the last one is closed");
         } else {
@@ -287,9 +304,6 @@ impl<F: Format> Leaver<F> {
         }
         if let Err(error) = self.mount_handle.detach() {
             self.log.say(&format!("unmounting lazily: {error}"));
-        }
-        if let Err(error) = self.vfs.sync() {
-            self.log.failure(&format!("writing everything: {error}"));
         }
     }
 }

@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use moafs_fuse::{FileSystem, MountError, MountHandle, Negotiated, Notifier, Session, SessionOptions, Transport};
+use moafs_fuse::{
+    FileSystem, MountError, MountHandle, Negotiated, Notifier, Session, SessionOptions, Transport, Unmounted,
+};
 use tempfile::TempDir;
 
 /// Runs each test over each transport.
@@ -126,7 +128,10 @@ impl<F: FileSystem> Mounted<F> {
         // A child that another test is just starting may still hold a file of this process.
         wait_until("unmounted", || match self.mount_handle.unmount() {
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => false,
-            result => result.map(|()| true).expect("unmount"),
+            result => {
+                assert_eq!(result.expect("unmount"), Unmounted::Now);
+                true
+            }
         });
         assert!(!is_mounted(self.path()));
         let server = self.server.take().expect("served until now");
