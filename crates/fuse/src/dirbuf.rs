@@ -51,12 +51,12 @@ impl Packer<'_> {
     }
 
     /// Returns the bytes packed. An empty listing means the end of the directory, so a buffer too small for one entry
-    /// is an error.
+    /// is an error. What was packed counts: the kernel has to learn of its look-ups, and the next call meets the error.
     fn finish(self) -> Result<usize, Errno> {
-        match (self.bad_name, self.full && self.used == 0) {
-            (true, _) => Err(Errno::EIO),
-            (_, true) => Err(Errno::EINVAL),
-            _ => Ok(self.used),
+        match self.used {
+            0 if self.bad_name => Err(Errno::EIO),
+            0 if self.full => Err(Errno::EINVAL),
+            used => Ok(used),
         }
     }
 }
@@ -70,17 +70,22 @@ impl<'a> DirBuf<'a> {
         Self(Packer { out, used: 0, full: false, bad_name: false })
     }
 
+    /// Returns true before the first entry.
+    pub fn is_empty(&self) -> bool {
+        self.0.used == 0
+    }
+
     /// Returns the number of bytes packed.
     ///
     /// # Errors
-    /// `EINVAL` if the buffer is too small for one entry, `EIO` if one has a bad name.
+    /// If there are none: `EINVAL` if the buffer is too small for one entry, `EIO` if the first has a bad name.
     pub fn finish(self) -> Result<usize, Errno> {
         self.0.finish()
     }
 
     /// Adds an entry: inode number (not zero), the offset that resumes *after* it (not zero), file type taken from
     /// `mode`, and name. Returns false if the buffer is full and the entry was not taken. A name that is empty, longer
-    /// than 255 bytes or holds NUL or `/` fails the whole listing with `EIO`.
+    /// than 255 bytes or holds NUL or `/` is not taken either, and fails a listing that it begins with `EIO`.
     #[must_use]
     pub fn add(&mut self, ino: u64, next_offset: u64, mode: u32, name: &[u8]) -> bool {
         let dirent = Dirent { ino, off: next_offset, namelen: name.len() as u32, kind: kind_of_mode(mode) };
@@ -97,10 +102,15 @@ impl<'a> DirPlusBuf<'a> {
         Self(Packer { out, used: 0, full: false, bad_name: false })
     }
 
+    /// Returns true before the first entry.
+    pub fn is_empty(&self) -> bool {
+        self.0.used == 0
+    }
+
     /// Returns the number of bytes packed.
     ///
     /// # Errors
-    /// `EINVAL` if the buffer is too small for one entry, `EIO` if one has a bad name.
+    /// If there are none: `EINVAL` if the buffer is too small for one entry, `EIO` if the first has a bad name.
     pub fn finish(self) -> Result<usize, Errno> {
         self.0.finish()
     }
@@ -158,12 +168,15 @@ mod tests {
     }
 
     #[test]
-    fn a_name_no_directory_can_hold_fails_the_listing() {
+    fn a_name_no_directory_can_hold_ends_the_listing_and_fails_the_next() {
         let long = [b'x'; 256];
         for name in [&b""[..], b"a/b", b"a\0b", &long] {
             let mut out = [0; 4096];
             let mut buf = DirBuf::new(&mut out);
             assert!(buf.add(1, 1, libc::S_IFREG, b"fine"));
+            assert!(!buf.add(1, 2, libc::S_IFREG, name));
+            assert_eq!(buf.finish(), Ok(32), "the entry before it");
+            let mut buf = DirBuf::new(&mut out);
             assert!(!buf.add(1, 2, libc::S_IFREG, name));
             assert_eq!(buf.finish(), Err(Errno::EIO));
         }

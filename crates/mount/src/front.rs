@@ -218,7 +218,7 @@ impl<F: Format> Front<F> {
         }
     }
 
-    /// Returns up to [`LIST_BATCH`] entries from a cookie on.
+    /// Returns up to [`LIST_BATCH`] entries from a cookie on: those before the first that cannot be read.
     fn listed(&self, ctx: &ReqCtx, dir: Ino, from: Cookie) -> Result<Vec<Listed>> {
         let mut batch = Vec::with_capacity(LIST_BATCH);
         let result = self.vfs.list(&self.identity.caller(ctx), dir, from, &mut |entry| {
@@ -229,8 +229,9 @@ impl<F: Format> Front<F> {
             }
             room
         });
-        self.told(result)?;
-        Ok(batch)
+        let outcome = self.told(result);
+        // The next batch begins with the error.
+        if batch.is_empty() { outcome.map(|()| batch) } else { Ok(batch) }
     }
 
     /// Adds one entry with its attributes. Returns false if the buffer is full; then no hold is kept.
@@ -676,7 +677,9 @@ impl<F: Format> FileSystem for Front<F> {
             is_control(ctx.node, entry.name.as_bytes())
                 || out.add(entry.ino.0, entry.next.0, convert::kind_mode(entry.kind), entry.name.as_bytes())
         });
-        self.told(result)
+        let outcome = self.told(result);
+        // The next call begins with the error.
+        if out.is_empty() { outcome } else { Ok(()) }
     }
 
     fn readdirplus(&self, ctx: &ReqCtx, _fh: FileHandle, offset: u64, out: &mut DirPlusBuf<'_>) -> Result<()> {
@@ -692,7 +695,11 @@ impl<F: Format> FileSystem for Front<F> {
         let dir = self.ino(ctx.node)?;
         let mut from = Cookie(offset);
         loop {
-            let batch = self.listed(ctx, dir, from)?;
+            let batch = match self.listed(ctx, dir, from) {
+                // The kernel has to learn of the look-ups that are packed, and the next call begins with the error.
+                Err(_) if !out.is_empty() => return Ok(()),
+                batch => batch?,
+            };
             let Some(last) = batch.last() else { return Ok(()) };
             from = last.next;
             if !batch.iter().all(|listed| self.add_plus(ctx, dir, listed, out)) {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use moafs_disk::probe::fault::{Fault, Harm, Rule, Victims, When};
 use moafs_disk::{MemDisk, SharedDisk};
 use moafs_ext::mkfs::{MkfsOptions, mkfs};
 use moafs_ext::{Ext, OpenOptions};
@@ -22,9 +23,18 @@ const VOLUME_SECTORS: u64 = 32 << 11;
 const NO_HANDLE: FileHandle = FileHandle(0);
 
 fn front() -> Front<Ext> {
+    front_over(Arc::new(new_volume()))
+}
+
+fn new_volume() -> MemDisk {
     let disk = MemDisk::new(VOLUME_SECTORS);
     mkfs(&disk, &MkfsOptions::new([1; 16], [2; 16], Timestamp::new(1_000_000_000, 0))).unwrap();
-    let (disk, rt): (SharedDisk, _) = (Arc::new(disk), Live::new());
+    disk
+}
+
+/// Opens the volume on a disk.
+fn front_over(disk: SharedDisk) -> Front<Ext> {
+    let rt = Live::new();
     let ext = Ext::open(disk.clone(), rt.clone(), OpenOptions::default()).unwrap();
     let vfs = Vfs::new(ext, disk.clone(), rt, Options { syncer: false, ..Options::default() });
     let stats = Box::new(|_| b"{}\n".to_vec());
@@ -359,4 +369,41 @@ fn a_file_of_the_volume_does_not_take_the_place_of_the_control_directory() {
     vfs.unlink(&Credentials::root(), root, name).unwrap();
     vfs.run_background_step();
     assert!(vfs.stat(link.ino).is_err());
+}
+
+/// Makes a volume whose root has `files` files, with names so long that it takes several blocks.
+fn many_files(files: usize) -> SharedDisk {
+    let disk: SharedDisk = Arc::new(new_volume());
+    let front = front_over(Arc::clone(&disk));
+    (0..files).for_each(|number| _ = create(&front, &long_name(number)));
+    front.destroy();
+    disk
+}
+
+fn long_name(number: usize) -> String {
+    format!("{number:0>200}")
+}
+
+#[test]
+fn a_listing_that_meets_an_unreadable_block_tells_what_it_has_looked_up_before() {
+    const FILES: usize = 100;
+    let disk = many_files(FILES);
+    let mut before = 0;
+    for failing in 1.. {
+        let fault = Arc::new(Fault::new(Arc::clone(&disk), Live::new(), Vec::new()));
+        let front = front_over(fault.clone());
+        fault.set(vec![Rule::new(Victims::Reads(0..u64::MAX), When::From(failing), Harm::Error)]);
+        // An answer with an error carries no entry, and the kernel would not know of the look-ups.
+        let listed = list_plus(&front, 0).unwrap_or_default();
+        let told = listed.iter().filter(|(_, node)| *node != NodeId::NONE).count();
+        assert!(
+            told >= before,
+            "reads fail from number {failing} on: {told} files are told, {before} with one read less"
+        );
+        before = told;
+        if fault.hits() == 0 {
+            assert!(told >= FILES, "{told} files");
+            return;
+        }
+    }
 }
