@@ -102,4 +102,26 @@ dd if="$disk" bs=512 skip=208896 count=204800 of="$img" status=none
 judge
 truncate -s 150M "$disk"
 expect_words "does not lie on the disk" "$MOAFS" ls "$disk@5"
+
+# Blocks of a volume may be smaller than the sectors of its device.
+undo() {
+    [ -z "${device:-}" ] || losetup -d "$device"
+}
+if [ "$format" = f2fs ]; then
+    say "$maker: blocks are never smaller than sectors"
+elif make 64M -b 1024 && device=$(losetup -f --show -b 4096 "$img" 2>"$work/out"); then
+    "$MOAFS" mount "$device" "$mnt" || fail "a volume with blocks of 1 KiB on sectors of 4 KiB"
+    "$MOAFS" stat "$mnt" | grep -q "fuseblk on the device" || fail "a volume on sectors of 4 KiB is not mounted as a device"
+    seq 100000 >"$mnt/numbers"
+    umount "$mnt"
+    "$MOAFS" mount "$device" "$mnt" || fail "a second mount on sectors of 4 KiB"
+    [ "$(seq 100000 | cksum)" = "$(cksum <"$mnt/numbers")" ] || fail "contents on sectors of 4 KiB"
+    umount "$mnt"
+    losetup -d "$device"
+    device=
+    wait_for_release || fail "the image was not released"
+    judge
+else
+    echo "*** SKIPPED: $name: no loop device with sectors of 4096 bytes here: $(cat "$work/out")"
+fi
 say "$maker: partitions are found and kept apart"

@@ -25,7 +25,7 @@ use crate::medium::Medium;
 use crate::nodes::Nodes;
 use crate::options::Settings;
 use crate::pressure::PressureWatch;
-use crate::source::{Face, Source};
+use crate::source::{self, Face, Source};
 use crate::stats::{self, About, AboutSession, MoreCounters};
 use crate::swap::KernelSwap;
 use crate::ticking::Ticking;
@@ -211,6 +211,8 @@ fn name_source(settings: &mut Settings, source: &Source, face: &Face, block_size
     match face.device() {
         Some(device) => {
             mount.fsname = device.display().to_string();
+            // The kernel takes no smaller one than the device's sectors.
+            let block_size = block_size.max(source::sector_bytes(device));
             mount.kind = MountKind::BlockDevice { block_size };
         }
         None if !named => mount.fsname = source.path().display().to_string(),

@@ -174,6 +174,11 @@ impl Face {
     }
 }
 
+/// Returns the size of a block device's logical sectors; 0 if it does not tell.
+pub(crate) fn sector_bytes(device: &Path) -> u32 {
+    File::open(device).ok().and_then(|device| rustix::fs::ioctl_blksszget(device).ok()).unwrap_or(0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
