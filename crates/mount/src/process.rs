@@ -1,5 +1,6 @@
 //! Facts from /proc about the thread that made a request. It is read only when needed: requests do not carry them.
 
+use std::io::{self, ErrorKind};
 use std::time::Duration;
 
 use moafs_vfs::Process;
@@ -31,7 +32,16 @@ pub fn caller_is_gone() -> bool {
 /// Returns true if a thread is about to end: it has been killed, or is gone. Signals that its program handles do not
 /// count.
 pub(crate) fn is_ending(tid: u32) -> bool {
-    std::fs::read_to_string(format!("/proc/{tid}/status")).map_or(true, |status| is_killed(&status))
+    is_ending_by(std::fs::read_to_string(format!("/proc/{tid}/status")))
+}
+
+/// Returns true for a status that shows a killed thread, and for the errors of one that is gone. Others tell nothing of
+/// it: too many open files here, or a /proc that shows each user's own processes only.
+fn is_ending_by(status: io::Result<String>) -> bool {
+    match status {
+        Ok(status) => is_killed(&status),
+        Err(error) => error.kind() == ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH),
+    }
 }
 
 /// Returns true if SIGKILL is pending, which every thread gets when its process is to end.
@@ -73,6 +83,15 @@ mod tests {
         assert!(is_ending(u32::MAX));
         assert!(is_killed("Name:\tx\nSigPnd:\t0000000000000100\nShdPnd:\t0000000000000000\n"));
         assert!(!is_killed("Name:\tx\nSigPnd:\t0000000000002000\nShdPnd:\t0000000000002000\n"), "SIGALRM");
+    }
+
+    #[test]
+    fn a_thread_whose_status_cannot_be_read_for_another_reason_is_not_ending() {
+        let is_ending = |errno| is_ending_by(Err(io::Error::from_raw_os_error(errno)));
+        assert!(is_ending(libc::ENOENT) && is_ending(libc::ESRCH));
+        for errno in [libc::EMFILE, libc::ENFILE, libc::EACCES, libc::EPERM, libc::ENOMEM, libc::EINTR] {
+            assert!(!is_ending(errno), "{errno}");
+        }
     }
 
     #[test]
