@@ -1,6 +1,6 @@
 #!/bin/sh
 # What is on the disk when the daemon is killed: everything that came before syncfs, and what is older than the ages of the
-# mount options. On F2FS also what `disable_roll_forward` gives up.
+# mount options; everything at once where that is asked for. On F2FS also what `disable_roll_forward` gives up.
 # usage: durable.sh [ext2|ext3|ext4|f2fs|mke2fs|mkfs.f2fs]
 . "$(dirname "$0")/common"
 choose "$@"
@@ -93,6 +93,33 @@ gives_up() {
     judge
 }
 
+# at_once WHAT OPTIONS FLAG CONTENTS: changes of names in a directory, and those of a file if CONTENTS, are on the disk when their call
+# returns: with these mount options, or where the directory and the file have a flag.
+at_once() {
+    make 64M
+    mount_it "commit=3600,dirty_age=3600$2"
+    mkdir "$mnt/dir"
+    echo old >"$mnt/dir/file"
+    echo old >"$mnt/dir/moves"
+    [ -z "$3" ] || chattr "$3" "$mnt/dir" "$mnt/dir/file" || fail "$1: chattr"
+    sync -f "$mnt"
+    [ -z "$4" ] || echo new >"$mnt/dir/file"
+    [ -z "$4" ] || truncate -s 3 "$mnt/dir/file"
+    mkdir "$mnt/dir/made"
+    mv "$mnt/dir/moves" "$mnt/dir/moved"
+    ln -s target "$mnt/dir/link"
+    kill_it
+    mount_it
+    [ "$(ls "$mnt/dir" | tr '\n' ' ')" = "file link made moved " ] || { ls -l "$mnt/dir"; fail "$1: names after a kill"; }
+    [ -z "$4" ] || [ "$(cat "$mnt/dir/file")" = new ] || fail "$1: contents after a kill"
+    umount_it
+    judge
+}
+
+at_once "-o dirsync" ,dirsync "" ""
+at_once "-o sync" ,sync "" contents
+at_once "chattr +D" "" +D ""
+at_once "chattr +S" "" +S contents
 survives syncfs commit=3600,dirty_age=3600 sync -f "$mnt/d0"
 survives "the age of data and the commit interval" commit=0.5,dirty_age=0.5 sleep 4
 [ "$format" != f2fs ] || gives_up

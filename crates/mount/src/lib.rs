@@ -16,7 +16,7 @@
 //! | [`options`], [`size`] | mount options: [`Settings`]; sizes as they are typed |
 //! | [`source`], [`loop_device`], [`medium`] | the image or device, the kernel's view of it, the disk below it |
 //! | [`serve`](mod@serve), `pressure`, `failure` | a live mount: signals, memory pressure, a volume that failed, closing |
-//! | [`remount`](mod@remount), `access_times` | other options for a mount: changing them, following them |
+//! | [`remount`](mod@remount), `follower` | other options for a mount: changing them, following them |
 //! | `attributes` | telling the kernel of files that hold other sectors than it was told |
 //! | `forgotten` | asking the kernel which removed files it no longer has |
 //! | `outliving` | syncs that go on when their caller was killed |
@@ -25,7 +25,6 @@
 //! | [`confine`](mod@confine) | dropping privileges that a daemon of root does not need |
 //! | [`log`] | messages of a live mount |
 
-mod access_times;
 mod attributes;
 pub mod busy;
 pub mod confine;
@@ -35,6 +34,7 @@ mod convert;
 pub mod defrag;
 mod driver_options;
 mod failure;
+mod follower;
 mod forgotten;
 pub mod front;
 pub mod identity;

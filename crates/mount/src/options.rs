@@ -11,6 +11,7 @@ use moafs_vfs::Options;
 use moafs_vfs::api::{AtimePolicy, CacheRole};
 
 use crate::driver_options::DriverOption;
+use crate::follower::synchronous_of;
 use crate::identity::{IDENTITY_FLAGS, Identity, Overrides};
 use crate::size;
 
@@ -503,7 +504,9 @@ impl Settings {
         self.session.mount.apply(option).map_err(|error| match error {
             MountError::UnknownOption(name) => OptionError::Unknown { name },
             other => OptionError::Value { option: option.to_owned(), problem: other.to_string() },
-        })
+        })?;
+        self.volume.synchronous = synchronous_of(self.session.mount.flags);
+        Ok(())
     }
 
     fn set_threads(&mut self, threads: usize) {
@@ -597,6 +600,8 @@ impl Value<'_> {
 
 #[cfg(test)]
 mod tests {
+    use moafs_vfs::api::Synchronous;
+
     use super::*;
 
     #[test]
@@ -605,6 +610,10 @@ mod tests {
         let settings = Settings::parse(lists, true).unwrap();
         assert!(settings.volume.read_only && settings.plain && settings.session.mount.allow_other);
         assert_eq!(settings.volume.atime, AtimePolicy::Never);
+        assert_eq!(settings.volume.synchronous, Synchronous::Marked);
+        let synchronous = |list| Settings::parse([list], true).unwrap().volume.synchronous;
+        assert_eq!(synchronous("sync,dirsync,noatime"), Synchronous::All);
+        assert_eq!(synchronous("sync,dirsync,async"), Synchronous::Names);
         assert_eq!(settings.volume.transfer_bytes_max, 128 << 10);
         assert_eq!(settings.volume.commit_interval, Duration::from_millis(500));
         assert_eq!((settings.session.transport, settings.session.dev_threads), (Transport::Dev, 3));

@@ -14,10 +14,10 @@ use moafs_vfs::{Error, Format, Vfs};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 
-use crate::access_times::AccessTimes;
 use crate::attributes::{AttributesThread, Notices};
 use crate::control::STATS_NAME;
 use crate::failure;
+use crate::follower::Follower;
 use crate::front::{Front, Opens};
 use crate::layout::LayoutMaker;
 use crate::log::Log;
@@ -141,18 +141,14 @@ fn start<F: Format>(mounting: Mounting<F>, log: &Arc<Log>) -> Result<(Session<Fr
     let failure = failure::watch(&vfs, &swap, session.mount_handle(), log).inspect_err(|error| {
         log.say(&format!("a failure of the volume will not be shown in the mount table: {error}"));
     });
-    let access_times = AccessTimes::follow(vfs.clone(), session.mount_handle(), Arc::clone(log));
-    let access_times = access_times.inspect_err(|error| {
-        log.say(&format!("access times will not follow a remount: {error}"));
+    let follower = Follower::follow(vfs.clone(), session.mount_handle(), Arc::clone(log));
+    let follower = follower.inspect_err(|error| {
+        log.say(&format!("options will not follow a remount: {error}"));
     });
     let leaver = Leaver { mount_handle: session.mount_handle(), vfs, swap, target, log: Arc::clone(log) };
     let signals = SignalWatch::start(signals, leaver)?;
-    let watches = Watches {
-        _signals: signals,
-        _failure: failure.ok(),
-        _attributes: attributes.ok(),
-        _access_times: access_times.ok(),
-    };
+    let watches =
+        Watches { _signals: signals, _failure: failure.ok(), _attributes: attributes.ok(), _follower: follower.ok() };
     Ok((session, watches))
 }
 
@@ -230,7 +226,7 @@ struct Watches {
     _signals: SignalWatch,
     _failure: Option<Ticking>,
     _attributes: Option<AttributesThread>,
-    _access_times: Option<AccessTimes>,
+    _follower: Option<Follower>,
 }
 
 /// Unmounts when a signal asks for it, in a thread that serves no requests: unmounting writes back what the kernel

@@ -17,7 +17,7 @@ use crate::write_error::Process;
 
 pub use crate::calls::{Allocate, ListEntry, NewFile, RenameMode, Seek, SetAttr, SetTime, Stat, StatFs};
 pub use crate::credentials::{Checks, Credentials};
-pub use crate::options::{AtimePolicy, CacheRole, Options};
+pub use crate::options::{AtimePolicy, CacheRole, Options, Synchronous};
 
 /// A mounted volume: POSIX over a format. All calls may be made from many threads.
 ///
@@ -118,7 +118,9 @@ impl<F: Format> Vfs<F> {
     }
     /// Changes attributes; a size truncates or extends the file.
     pub fn set_attr(&self, who: &Credentials, ino: Ino, set: &SetAttr) -> Result<Stat> {
-        self.inner.set_attr(who, ino, set)
+        let stat = self.inner.set_attr(who, ino, set)?;
+        self.inner.settle_inode(ino)?;
+        Ok(stat)
     }
     /// Checks access (`R_OK | W_OK | X_OK`) by mode and ACL.
     pub fn access(&self, who: &Credentials, ino: Ino, mask: u32) -> Result<()> {
@@ -126,27 +128,37 @@ impl<F: Format> Vfs<F> {
     }
     /// Makes a file of any kind with a name, and holds it.
     pub fn create(&self, who: &Credentials, dir: Ino, name: &Name, new: &NewFile<'_>) -> Result<Stat> {
-        self.inner.create(who, dir, name, new)
+        self.settled(dir, self.inner.create(who, dir, name, new)?)
     }
     /// Makes a regular file without a name (O_TMPFILE), and holds it.
     pub fn tmpfile(&self, who: &Credentials, dir: Ino, new: &NewFile<'_>) -> Result<Stat> {
         self.inner.tmpfile(who, dir, new)
     }
+    /// Makes a new name in `dir` durable if that is asked for, or gives back the hold on its inode.
+    fn settled(&self, dir: Ino, made: Stat) -> Result<Stat> {
+        self.inner.settle_names(&[dir]).inspect_err(|_| self.inner.forget(made.ino, 1))?;
+        Ok(made)
+    }
     /// Gives an inode one more name, and holds it.
     pub fn link(&self, who: &Credentials, ino: Ino, dir: Ino, name: &Name) -> Result<Stat> {
-        self.inner.link(who, ino, dir, name)
+        self.settled(dir, self.inner.link(who, ino, dir, name)?)
     }
     /// Removes the name of anything but a directory.
     pub fn unlink(&self, who: &Credentials, dir: Ino, name: &Name) -> Result<()> {
-        self.inner.unlink(who, dir, name)
+        self.inner.unlink(who, dir, name)?;
+        self.inner.settle_names(&[dir])
     }
     /// Removes an empty directory.
     pub fn rmdir(&self, who: &Credentials, dir: Ino, name: &Name) -> Result<()> {
-        self.inner.rmdir(who, dir, name)
+        self.inner.rmdir(who, dir, name)?;
+        self.inner.settle_names(&[dir])
     }
     /// Renames, in all its cases.
     pub fn rename(&self, who: &Credentials, from: (Ino, &Name), to: (Ino, &Name), mode: RenameMode) -> Result<()> {
-        self.inner.rename(who, from, to, mode)
+        self.inner.rename(who, from, to, mode)?;
+        // The new name first: in between the file has both, not none.
+        let dirs = [to.0, from.0];
+        self.inner.settle_names(if to.0 == from.0 { &dirs[1..] } else { &dirs })
     }
     /// Returns a symbolic link's text.
     pub fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
@@ -170,19 +182,24 @@ impl<F: Format> Vfs<F> {
     /// Writes all of `data` (or fails); clears suid and sgid if permissions are checked here and `who` may not keep
     /// them. `append` ignores `offset`. Returns the offset written at.
     pub fn write(&self, who: &Credentials, ino: Ino, offset: u64, data: &[u8], append: bool) -> Result<u64> {
-        self.inner.write(who, ino, offset, data, append)
+        let at = self.inner.write(who, ino, offset, data, append)?;
+        self.inner.settle_inode(ino)?;
+        Ok(at)
     }
     /// Writes as [`Vfs::write`] does at `offset`; on a volume that is too full for all of `data` as much as fits, like
     /// write(2). Returns how many bytes.
     ///
     /// # Errors
-    /// ENOSPC only if there is no space for a block.
+    /// ENOSPC only if there is no space for a block, EFBIG only if no byte fits.
     pub fn write_what_fits(&self, who: &Credentials, ino: Ino, offset: u64, data: &[u8]) -> Result<usize> {
-        self.inner.write_what_fits(who, ino, offset, data)
+        let len = self.inner.write_what_fits(who, ino, offset, data)?;
+        self.inner.settle_inode(ino)?;
+        Ok(len)
     }
     /// Allocates, punches or zeroes a range, as `how` says.
     pub fn allocate(&self, who: &Credentials, ino: Ino, offset: u64, len: u64, how: Allocate) -> Result<()> {
-        self.inner.allocate(who, ino, offset, len, how)
+        self.inner.allocate(who, ino, offset, len, how)?;
+        self.inner.settle_inode(ino)
     }
     /// Returns the offset of the next data or hole at or after `offset`.
     pub fn seek(&self, ino: Ino, offset: u64, what: Seek) -> Result<u64> {
@@ -190,7 +207,9 @@ impl<F: Format> Vfs<F> {
     }
     /// Copies bytes between (or within) files, holes included; returns how many.
     pub fn copy_range(&self, who: &Credentials, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64> {
-        self.inner.copy_range(who, from, to, len)
+        let copied = self.inner.copy_range(who, from, to, len)?;
+        self.inner.settle_inode(to.0)?;
+        Ok(copied)
     }
     /// Returns the mappings of `len` bytes from `offset` on, each with its offset in the file. The file's dirty blocks
     /// are written back first if the volume takes changes. FIEMAP-like, for tools.
@@ -238,11 +257,13 @@ impl<F: Format> Vfs<F> {
     }
     /// Sets an extended attribute; ACLs also change the mode.
     pub fn set_xattr(&self, who: &Credentials, ino: Ino, name: &[u8], value: &[u8], mode: SetMode) -> Result<()> {
-        self.inner.set_xattr(who, ino, name, value, mode)
+        self.inner.set_xattr(who, ino, name, value, mode)?;
+        self.inner.settle_inode(ino)
     }
     /// Removes an extended attribute.
     pub fn remove_xattr(&self, who: &Credentials, ino: Ino, name: &[u8]) -> Result<()> {
-        self.inner.remove_xattr(who, ino, name)
+        self.inner.remove_xattr(who, ino, name)?;
+        self.inner.settle_inode(ino)
     }
     /// Returns the names of all extended attributes that the caller may see.
     pub fn list_xattr(&self, who: &Credentials, ino: Ino) -> Result<Vec<XattrKey>> {
@@ -281,6 +302,10 @@ impl<F: Format> Vfs<F> {
     /// Changes the rule by which reading updates access times ([`Options::atime`] until then).
     pub fn set_atime(&self, policy: AtimePolicy) {
         self.inner.atime.set(policy);
+    }
+    /// Changes which calls return when their change is durable ([`Options::synchronous`] until then).
+    pub fn set_synchronous(&self, changes: Synchronous) {
+        self.inner.synchronous.set(changes);
     }
     /// Runs one round of background work (as the syncer task does): age-out, reaping, a background step of the format.
     pub fn run_background_step(&self) {

@@ -50,7 +50,7 @@
 //!
 //! | layer | its state | modules with its functions |
 //! |---|---|---|
-//! | `inner::Inner` | the syncer's task | `sync`: durability; `syncer`: background work |
+//! | `inner::Inner` | the syncer's task | `sync`, `synchronous`: durability; `syncer`: background work |
 //! | `names::Namespace` | the rename lock | `names`, `rename`: look-up, listing, every change of names |
 //! | `io::Files` | none | `io`, `range_ops`: reading and writing; truncate, allocate, seek, copy. `inline`: contents that leave their inode. `attr`, `xattr` |
 //! | `pressure::Pressure` | rounds of freeing space | `pressure`: what is done before ENOSPC when space is short |
@@ -148,6 +148,7 @@ mod survey;
 pub mod swap_space;
 mod sync;
 mod syncer;
+mod synchronous;
 mod trim;
 pub mod types;
 mod unmap;

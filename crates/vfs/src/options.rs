@@ -21,6 +21,8 @@ pub struct Options {
     pub commit_interval: Duration,
     /// The rule by which reading updates the access time, until [`crate::Vfs::set_atime`].
     pub atime: AtimePolicy,
+    /// The changes that are durable before their call returns, until [`crate::Vfs::set_synchronous`].
+    pub synchronous: Synchronous,
     /// Refuse every change with EROFS.
     pub read_only: bool,
     /// Read-ahead of a sequential reader at most, in bytes.
@@ -48,6 +50,7 @@ impl Default for Options {
             dirty_age: Duration::from_secs(30),
             commit_interval: Duration::from_secs(5),
             atime: AtimePolicy::Relative,
+            synchronous: Synchronous::Marked,
             read_only: false,
             read_ahead_bytes: 1 << 20,
             // As much as a co-write puts side by side in Lee, Ahn, Oh (2008).
@@ -87,6 +90,38 @@ impl AtimeRule {
 
     pub(crate) fn set(&self, policy: AtimePolicy) {
         self.0.store(policy as u8, Ordering::Relaxed);
+    }
+}
+
+/// The changes that are durable before their call returns, besides those of files and directories with the flags
+/// `FS_SYNC_FL` and `FS_DIRSYNC_FL`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Synchronous {
+    /// No others.
+    Marked,
+    /// All changes of names.
+    Names,
+    /// All changes.
+    All,
+}
+
+/// The changes that are durable at once, which may become others while the volume is mounted.
+#[derive(Debug)]
+pub(crate) struct SynchronousRule(AtomicU8);
+
+impl SynchronousRule {
+    const ALL: [Synchronous; 3] = [Synchronous::Marked, Synchronous::Names, Synchronous::All];
+
+    pub(crate) fn new(changes: Synchronous) -> SynchronousRule {
+        SynchronousRule(AtomicU8::new(changes as u8))
+    }
+
+    pub(crate) fn get(&self) -> Synchronous {
+        SynchronousRule::ALL[usize::from(self.0.load(Ordering::Relaxed))]
+    }
+
+    pub(crate) fn set(&self, changes: Synchronous) {
+        self.0.store(changes as u8, Ordering::Relaxed);
     }
 }
 

@@ -23,11 +23,11 @@ pub(crate) const X: u32 = 1;
 /// The inode flags `FS_SECRM_FL`, `FS_UNRM_FL`, `FS_COMPR_FL` and `FS_NOTAIL_FL`: kept, without an effect.
 const WISHES: u32 = 0x01 | 0x02 | 0x04 | 0x8000;
 /// The inode flag `FS_SYNC_FL`: writes are synchronous.
-const SYNC: u32 = 0x08;
+pub(crate) const SYNC: u32 = 0x08;
 /// The inode flag `FS_NODUMP_FL`: backups leave the file out.
 const NO_DUMP: u32 = 0x40;
 /// The inode flag `FS_DIRSYNC_FL`: changes of the directory are synchronous.
-const DIR_SYNC: u32 = 0x1_0000;
+pub(crate) const DIR_SYNC: u32 = 0x1_0000;
 /// The inode flag `FS_TOPDIR_FL`: directories in this one are unrelated.
 const TOP_DIR: u32 = 0x2_0000;
 /// The inode flag `FS_IMMUTABLE_FL`: no change at all.

@@ -11,7 +11,7 @@ use crate::calls::{SetAttr, SetTime};
 use crate::counters::Tally;
 use crate::error::{Error, Result};
 use crate::format::{Format, Shape};
-use crate::options::{AtimeRule, Options};
+use crate::options::{AtimeRule, Options, SynchronousRule};
 use crate::swap_space::LastAccess;
 use crate::types::{Attr, BlockRun, Ino, Lbn, LbnRange};
 
@@ -23,6 +23,8 @@ pub(crate) struct Volume<F: Format> {
     pub(crate) rt: Rt,
     pub(crate) options: Options,
     pub(crate) atime: AtimeRule,
+    /// The changes that are durable before their call returns.
+    pub(crate) synchronous: SynchronousRule,
     /// The lock of level 0. True while the volume is open.
     pub(crate) gate: RwLock<bool>,
     pub(crate) tally: Tally,
@@ -66,6 +68,7 @@ impl<F: Format> Volume<F> {
             disk,
             rt,
             atime: AtimeRule::new(options.atime),
+            synchronous: SynchronousRule::new(options.synchronous),
             options,
         }
     }

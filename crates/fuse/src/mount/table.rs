@@ -31,7 +31,11 @@ pub(super) fn line_of(target: &Path, device: DeviceId) -> io::Result<Option<Vec<
     }))
 }
 
-/// Returns the options of a mount that every file system knows: those of its place in the tree, and `ro` of the file
+/// Options of a mount that belong to its file system.
+const OF_THE_FILE_SYSTEM: MountFlags =
+    MountFlags::RDONLY.union(MountFlags::SYNCHRONOUS).union(MountFlags::DIRSYNC).union(MountFlags::LAZYTIME);
+
+/// Returns the options of a mount that every file system knows: those of its place in the tree, and those of the file
 /// system. `None` if the table does not have it.
 pub(super) fn flags_of(target: &Path, device: DeviceId) -> io::Result<Option<MountFlags>> {
     let table = std::fs::read(MOUNTINFO)?;
@@ -51,7 +55,7 @@ fn parse_flags(line: &[u8]) -> MountFlags {
         }
         options.flags
     };
-    words(fields.get(5)) | words(fields.last()) & MountFlags::RDONLY
+    words(fields.get(5)) | words(fields.last()) & OF_THE_FILE_SYSTEM
 }
 
 /// Parses mount point and device from a line: `id parent major:minor root mountpoint …`.
@@ -96,13 +100,15 @@ mod tests {
     }
 
     #[test]
-    fn a_mount_is_read_only_as_a_place_or_as_a_file_system() {
+    fn options_of_a_mount_are_those_of_its_place_and_of_its_file_system() {
         let flags = |place: &str, all: &str| {
             parse_flags(format!("36 35 98:0 / /mnt {place} master:1 - fuse.x x {all}").as_bytes())
         };
         assert_eq!(flags("rw,noatime,nosuid", "rw,user_id=0"), MountFlags::NOATIME | MountFlags::NOSUID);
         assert_eq!(flags("ro,relatime", "rw"), MountFlags::RDONLY | MountFlags::RELATIME);
         assert_eq!(flags("rw,relatime", "ro,user_id=0"), MountFlags::RDONLY | MountFlags::RELATIME);
+        let synchronous = MountFlags::SYNCHRONOUS | MountFlags::DIRSYNC | MountFlags::LAZYTIME;
+        assert_eq!(flags("rw", "rw,sync,dirsync,lazytime,noexec"), synchronous);
         assert_eq!(parse_flags(b"36 35"), MountFlags::empty());
     }
 }

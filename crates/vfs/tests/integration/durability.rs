@@ -7,7 +7,7 @@ use crate::common::*;
 use moafs_disk::probe::fault::{EVERYWHERE, Harm, Rule, Victims, When};
 use moafs_runtime::virt::Virtual;
 use moafs_runtime::{Rt, sleep_until};
-use moafs_vfs::api::SetAttr;
+use moafs_vfs::api::{Allocate, Options, RenameMode, SetAttr, Synchronous};
 use moafs_vfs::types::{Ino, SetMode};
 use moafs_vfs::{Credentials, Process};
 
@@ -251,4 +251,85 @@ fn an_extended_attribute_that_was_seen_before_an_fsync_is_durable_after_it() {
             },
         );
     }
+}
+
+const SYNC_FLAG: u32 = 0x08;
+const DIR_SYNC_FLAG: u32 = 0x1_0000;
+
+/// Returns true if a name is there after a power cut now.
+fn is_durable(v: &Volume, dir: Ino, n: &str) -> bool {
+    v.after_power_cut().lookup(&Credentials::root(), dir, name(n)).is_ok()
+}
+
+/// Marks an inode with a flag, and makes that durable.
+fn marked(v: &Volume, ino: Ino, flags: u32) -> Ino {
+    set(v, ino, SetAttr { flags: Some(flags), ..SetAttr::default() });
+    v.vfs.sync().unwrap();
+    ino
+}
+
+/// Changes names in `dir` in each way; returns which changes a power cut right after each would leave.
+fn durable_changes(v: &Volume, dir: Ino) -> Vec<bool> {
+    let (root, file) = (Credentials::root(), v.create(ROOT, "elsewhere"));
+    v.vfs.sync().unwrap();
+    v.create(dir, "file");
+    let mut seen = vec![is_durable(v, dir, "file")];
+    v.mkdir(dir, "directory");
+    seen.push(is_durable(v, dir, "directory"));
+    v.vfs.link(&root, file, dir, name("link")).unwrap();
+    seen.push(is_durable(v, dir, "link"));
+    v.vfs.rename(&root, (dir, name("file")), (dir, name("renamed")), RenameMode::Replace).unwrap();
+    seen.push(is_durable(v, dir, "renamed") && !is_durable(v, dir, "file"));
+    v.vfs.unlink(&root, dir, name("link")).unwrap();
+    seen.push(!is_durable(v, dir, "link") && is_durable(v, dir, "renamed"));
+    v.vfs.rmdir(&root, dir, name("directory")).unwrap();
+    seen.push(!is_durable(v, dir, "directory") && is_durable(v, dir, "renamed"));
+    v.vfs.rename(&root, (dir, name("renamed")), (ROOT, name("moved")), RenameMode::Replace).unwrap();
+    seen.push(!is_durable(v, dir, "renamed") && is_durable(v, ROOT, "moved"));
+    seen
+}
+
+#[test]
+fn changes_of_names_are_durable_at_once_where_a_directory_or_the_mount_asks_for_it() {
+    let on = |synchronous, flags| {
+        let v = Volume::new(4096, Options { synchronous, ..options() }, moafs_runtime::Live::new());
+        let dir = v.mkdir(ROOT, "dir");
+        let dir = marked(&v, dir, flags);
+        durable_changes(&v, dir)
+    };
+    for flags in [SYNC_FLAG, DIR_SYNC_FLAG] {
+        assert_eq!(on(Synchronous::Marked, flags), [true; 7], "flags {flags:#x}");
+    }
+    assert_eq!(on(Synchronous::Names, 0), [true; 7]);
+    assert_eq!(on(Synchronous::All, 0), [true; 7]);
+    assert!(on(Synchronous::Marked, 0).contains(&false), "the changes are not durable by themselves");
+}
+
+#[test]
+fn changes_of_a_file_are_durable_at_once_where_it_or_the_mount_asks_for_it() {
+    let root = Credentials::root();
+    let on = |synchronous, flags| {
+        let v = Volume::new(4096, Options { synchronous, ..options() }, moafs_runtime::Live::new());
+        let file = marked(&v, v.create(ROOT, "file"), flags);
+        let from = v.create(ROOT, "from");
+        v.write(from, 0, &[7; 5000]);
+        v.vfs.sync().unwrap();
+        let mut seen = Vec::new();
+        v.write(file, 0, &[5; 10_000]);
+        seen.push(durable_size(&v, file) == 10_000);
+        v.vfs.write_what_fits(&root, file, 10_000, &[5; 1000]).unwrap();
+        seen.push(durable_size(&v, file) == 11_000);
+        set(&v, file, size(3000));
+        seen.push(durable_size(&v, file) == 3000);
+        v.vfs.allocate(&root, file, 0, 20_000, Allocate::Extend).unwrap();
+        seen.push(durable_size(&v, file) == 20_000);
+        v.vfs.copy_range(&root, (from, 0), (file, 20_000), 5000).unwrap();
+        seen.push(durable_size(&v, file) == 25_000);
+        set(&v, file, SetAttr { perm: Some(0o600), ..SetAttr::default() });
+        seen.push(durable_perm(&v, file) == 0o600);
+        seen
+    };
+    assert_eq!(on(Synchronous::Marked, SYNC_FLAG), [true; 6]);
+    assert_eq!(on(Synchronous::All, 0), [true; 6]);
+    assert!(!on(Synchronous::Names, 0).contains(&true) && !on(Synchronous::Marked, DIR_SYNC_FLAG).contains(&true));
 }

@@ -1,7 +1,8 @@
-//! Follows the mount's options of access times, which a remount changes.
+//! Follows those options of every mount that the volume has a part in, which a remount changes.
 //!
 //! A remount is between the caller and the kernel: no request tells of it. But the daemon decides whether reading a
-//! file updates its access time. So a thread waits for changes of the mount table, and looks the mount up in it.
+//! file updates its access time, and which changes are durable at once. So a thread waits for changes of the mount
+//! table, and looks the mount up in it.
 
 use std::fs::File;
 use std::io;
@@ -10,7 +11,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use moafs_fuse::{MountFlags, MountHandle};
-use moafs_vfs::api::AtimePolicy;
+use moafs_vfs::api::{AtimePolicy, Synchronous};
 use moafs_vfs::{Format, Vfs};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
@@ -19,17 +20,17 @@ use crate::log::Log;
 
 /// The thread that follows the options, until this is dropped.
 #[derive(Debug)]
-pub(crate) struct AccessTimes {
+pub(crate) struct Follower {
     stop: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl AccessTimes {
+impl Follower {
     /// Starts to follow the options of a mount from what they are now.
     ///
     /// # Errors
     /// The mount table cannot be read, or the thread cannot be started.
-    pub(crate) fn follow<F: Format>(vfs: Vfs<F>, mount: MountHandle, log: Arc<Log>) -> io::Result<AccessTimes> {
+    pub(crate) fn follow<F: Format>(vfs: Vfs<F>, mount: MountHandle, log: Arc<Log>) -> io::Result<Follower> {
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
         // Changes from the opening on wake the thread.
         let table = File::open("/proc/self/mountinfo")?;
@@ -40,20 +41,21 @@ impl AccessTimes {
                 let flags = mount.flags()?;
                 if let Some(flags) = flags.filter(|_| flags != known) {
                     vfs.set_atime(policy_of(flags));
+                    vfs.set_synchronous(synchronous_of(flags));
                 }
                 known = flags;
                 Ok(())
             });
             if let Err(error) = followed {
-                log.say(&format!("access times no longer follow a remount: {error}"));
+                log.say(&format!("options no longer follow a remount: {error}"));
             }
         };
-        let thread = std::thread::Builder::new().name("access-times".to_owned()).spawn(body)?;
-        Ok(AccessTimes { stop, thread: Some(thread) })
+        let thread = std::thread::Builder::new().name("follower".to_owned()).spawn(body)?;
+        Ok(Follower { stop, thread: Some(thread) })
     }
 }
 
-impl Drop for AccessTimes {
+impl Drop for Follower {
     fn drop(&mut self) {
         // A counter that is 0 takes any number but the largest.
         let _ = rustix::io::write(&self.stop, &[1; 8]);
@@ -91,6 +93,17 @@ fn policy_of(flags: MountFlags) -> AtimePolicy {
     }
 }
 
+/// Returns the changes that are durable at once with the options of a mount.
+pub(crate) fn synchronous_of(flags: MountFlags) -> Synchronous {
+    if flags.contains(MountFlags::SYNCHRONOUS) {
+        Synchronous::All
+    } else if flags.contains(MountFlags::DIRSYNC) {
+        Synchronous::Names
+    } else {
+        Synchronous::Marked
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -101,6 +114,13 @@ mod tests {
         assert_eq!(policy_of(MountFlags::NOATIME), AtimePolicy::Never);
         assert_eq!(policy_of(MountFlags::RELATIME | MountFlags::NOSUID), AtimePolicy::Relative);
         assert_eq!(policy_of(MountFlags::NOEXEC), AtimePolicy::Strict);
+    }
+
+    #[test]
+    fn sync_is_more_than_dirsync() {
+        assert_eq!(synchronous_of(MountFlags::DIRSYNC | MountFlags::SYNCHRONOUS), Synchronous::All);
+        assert_eq!(synchronous_of(MountFlags::DIRSYNC | MountFlags::NODEV), Synchronous::Names);
+        assert_eq!(synchronous_of(MountFlags::NODEV), Synchronous::Marked);
     }
 
     #[test]
