@@ -89,7 +89,7 @@ impl<F: Format> Vfs<F> {
     /// Takes one more hold on an inode (a second handle).
     pub fn hold(&self, ino: Ino) -> Result<()> {
         let _gate = self.inner.enter()?;
-        self.inner.hold(ino)
+        self.inner.hold(ino).map(drop)
     }
     /// Gives back `holds` holds. Never waits for a device: reaping is background work.
     pub fn forget(&self, ino: Ino, holds: u64) {

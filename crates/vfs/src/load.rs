@@ -54,16 +54,18 @@ impl<F: Format> PageCache<F> {
         }
     }
 
-    /// Takes one more hold on an inode that exists.
-    pub(crate) fn hold(&self, ino: Ino) -> Result<()> {
+    /// Takes one more hold on an inode that exists, and returns the inode that is held.
+    pub(crate) fn hold(&self, ino: Ino) -> Result<Shared<F>> {
         let inode = self.inode(ino)?;
         self.table.hold(ino);
         // Reaping marks the inode where holds are counted: either it sees this hold, or this call sees its mark.
-        let alive = inode.check_alive();
-        if alive.is_err() {
-            self.table.release(ino, 1);
+        match inode.check_alive() {
+            Ok(()) => Ok(inode),
+            Err(error) => {
+                self.table.release(ino, 1);
+                Err(error)
+            }
         }
-        alive
     }
 
     /// Keeps the number of decoded inodes in bounds, now and then.

@@ -89,12 +89,13 @@ impl<F: Format> Namespace<F> {
     /// Finds an inode by its number, and holds it.
     pub(crate) fn find(&self, ino: Ino) -> Result<Stat> {
         let _gate = self.enter()?;
-        let inode = self.inode(ino)?;
+        // The number may change hands until the hold: what is told is of the inode that has it then.
+        let inode = self.hold(ino)?;
         // Only open descriptors lead to it, and the kernel knows their inodes.
         if inode.nlink() == 0 {
+            self.forget(ino, 1);
             return Err(Error::Stale(ino));
         }
-        self.hold(ino)?;
         self.stat_of(&inode)
     }
 
