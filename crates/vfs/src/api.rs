@@ -186,8 +186,8 @@ impl<F: Format> Vfs<F> {
         self.inner.settle_inode(ino)?;
         Ok(at)
     }
-    /// Writes as [`Vfs::write`] does at `offset`; on a volume that is too full for all of `data` as much as fits, like
-    /// write(2). Returns how many bytes.
+    /// Writes as [`Vfs::write`] does at `offset`; on a volume that is too full for all of `data`, or at the largest
+    /// size of a file, as much as fits, like write(2). Returns how many bytes.
     ///
     /// # Errors
     /// ENOSPC only if there is no space for a block, EFBIG only if no byte fits.

@@ -125,9 +125,11 @@ impl<F: Format> Files<F> {
         Ok(first.unwrap_or(offset))
     }
 
-    /// Writes `data`, or the largest part of it for which there is space.
+    /// Writes `data`, or the largest part of it for which there is space, and which a file can have.
     pub(crate) fn write_what_fits(&self, who: &Credentials, ino: Ino, offset: u64, data: &[u8]) -> Result<usize> {
-        let mut len = data.len();
+        let below_largest = usize::try_from(self.shape.file_bytes_max.saturating_sub(offset)).unwrap_or(usize::MAX);
+        // Of a write that begins there nothing fits: it fails.
+        let mut len = if below_largest == 0 { data.len() } else { data.len().min(below_largest) };
         loop {
             // The bytes that an attempt wrote before it failed are written again, and need no more space.
             match self.write(who, ino, offset, &data[..len], false) {

@@ -623,3 +623,14 @@ fn a_write_that_does_not_fit_fills_the_volume_and_tells_how_much_it_wrote() {
     assert_eq!(v.vfs.write_what_fits(&root, f, end - 100, &data).unwrap(), 100);
     v.vfs.close().unwrap();
 }
+
+#[test]
+fn a_write_across_the_largest_size_of_a_file_writes_what_fits_below_it() {
+    let v = Volume::shaped(64, options(), moafs_runtime::Live::new(), |shape| shape.file_bytes_max = 10_000);
+    let (root, f) = (Credentials::root(), v.create(ROOT, "f"));
+    assert_eq!(v.vfs.write_what_fits(&root, f, 9_000, &[5; 4096]).unwrap(), 1000);
+    assert_eq!(v.vfs.stat(f).unwrap().attr.size, 10_000);
+    assert_eq!(errno(v.vfs.write_what_fits(&root, f, 10_000, &[5; 1])), libc::EFBIG);
+    assert_eq!(errno(v.vfs.write_what_fits(&root, f, u64::MAX, &[5; 1])), libc::EFBIG);
+    assert_eq!(v.vfs.write_what_fits(&root, f, 10_000, &[]).unwrap(), 0);
+}
