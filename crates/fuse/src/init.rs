@@ -113,6 +113,20 @@ pub struct Negotiated {
     pub transport: Transport,
 }
 
+impl Negotiated {
+    /// Returns true if the kernel passes `sync` and `syncfs` on to every server of a block-device mount. Older ones
+    /// surely do so for virtiofs only, though a distributor may have added it.
+    pub fn passes_syncfs(&self) -> bool {
+        self.kernel_minor >= VERSION_MINOR_SYNCFS
+    }
+
+    /// Returns true if the kernel tells old attributes in a listing from those of later changes, also of an inode that
+    /// it dropped and loads again by that listing. Linux 6.13 was the first to do so; its version is that of 6.12.
+    pub fn orders_listed_attributes(&self) -> bool {
+        self.kernel_minor >= VERSION_MINOR_ORDERED
+    }
+}
+
 /// The reason for which a handshake failed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -140,6 +154,12 @@ pub enum InitError {
 
 /// First minor version with everything that is not negotiated by flags.
 pub(crate) const VERSION_MINOR_MIN: u32 = 31;
+
+/// Minor version of the first kernel that passes `sync` on to servers of block devices (Linux 6.18).
+const VERSION_MINOR_SYNCFS: u32 = 45;
+
+/// Minor version of the first kernel that surely orders attributes of listings (Linux 6.14).
+const VERSION_MINOR_ORDERED: u32 = 42;
 
 /// Size and count limits the protocol sets.
 const MAX_WRITE_MIN: u32 = 64 << 10;
@@ -298,6 +318,12 @@ mod tests {
     fn a_file_system_with_open_state_keeps_its_opens() {
         let (_, negotiated) = agree(&kernel(45, u64::MAX), &InitConfig::default(), true, false);
         assert!(!negotiated.flags.intersects(InitFlags::NO_OPEN_SUPPORT | InitFlags::NO_OPENDIR_SUPPORT));
+    }
+
+    #[test]
+    fn sync_reaches_the_server_from_linux_6_18_on() {
+        let passes = |minor| agree(&kernel(minor, 0), &InitConfig::default(), false, false).1.passes_syncfs();
+        assert_eq!([31, 36, 38, 44, 45, 46].map(passes), [false, false, false, false, true, true]);
     }
 
     #[test]

@@ -8,6 +8,7 @@
 
 use std::collections::BTreeSet;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use moafs_fuse::{
@@ -70,6 +71,8 @@ pub struct Front<F: Format> {
     syncs: Outliving,
     opens: Opens,
     identity: Identity,
+    /// True if fsync of the root directory makes everything durable.
+    root_syncs_all: AtomicBool,
 }
 
 /// The opens that the kernel asks for.
@@ -121,7 +124,13 @@ impl<F: Format> Front<F> {
             syncs: Outliving::default(),
             opens: Opens::Unseen,
             identity: Identity::Stored,
+            root_syncs_all: AtomicBool::new(false),
         }
+    }
+
+    /// Makes fsync of the root directory do what syncfs does, which does not arrive here: there has to be a call for it.
+    pub fn sync_all_by_root(&self) {
+        self.root_syncs_all.store(true, Ordering::Relaxed);
     }
 
     /// Makes the kernel ask for these opens.
@@ -654,6 +663,9 @@ impl<F: Format> FileSystem for Front<F> {
     fn fsync(&self, ctx: &ReqCtx, _fh: FileHandle, datasync: bool) -> Result<()> {
         if Control::owns(ctx.node) {
             return Ok(());
+        }
+        if ctx.node == NodeId::ROOT && self.root_syncs_all.load(Ordering::Relaxed) {
+            return self.syncfs(ctx);
         }
         let (ino, vfs, thread) = (self.ino(ctx.node)?, self.vfs.clone(), ctx.pid);
         let sync = move || vfs.fsync_for(ino, datasync, &|| process::of_thread(thread));

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
 use moafs_disk::SharedDisk;
-use moafs_fuse::{MountError, MountFlags, MountHandle, MountKind, Session, Transport, Unmounted};
+use moafs_fuse::{MountError, MountFlags, MountHandle, MountKind, Negotiated, Session, Transport, Unmounted};
 use moafs_vfs::api::AtimePolicy;
 use moafs_vfs::format::Shape;
 use moafs_vfs::{Error, Format, Vfs};
@@ -192,12 +192,31 @@ fn mount<F: Format>(
     // The kernel itself claims the device from now on.
     drop(claim);
     let session = Session::mount(front, &target, &settings.session)?;
+    let no_sync = no_sync(session.negotiated(), &face);
+    if let Some(words) = &no_sync {
+        log.say(words);
+    }
+    if no_sync.is_some() || face.device().is_none() {
+        session.fs().sync_all_by_root();
+    }
     // The mount holds the loop device from here on, which detaches itself when the mount is gone.
     drop(face);
     let transport = if session.negotiated().transport == Transport::Uring { "uring" } else { "dev" };
     // This is the only place that sets it.
-    let _ = about_session.set(AboutSession { transport, times: session.op_times() });
+    let _ = about_session.set(AboutSession { transport, no_sync, times: session.op_times() });
     Ok(session)
+}
+
+/// Returns words about a kernel that does not pass `sync` on though the mount is one of a block device.
+fn no_sync(negotiated: &Negotiated, face: &Face) -> Option<String> {
+    let keeps = face.device().is_some() && !negotiated.passes_syncfs();
+    keeps.then(|| {
+        format!(
+            "this kernel (FUSE 7.{}) may keep `sync` and `syncfs` to itself, as those before Linux 6.18 do; fsync of \
+             the mount's root directory makes everything durable",
+            negotiated.kernel_minor
+        )
+    })
 }
 
 /// Sets the source that the mount table shows.

@@ -73,6 +73,8 @@ struct Space {
 /// The facts that are known once the kernel has agreed to the mount.
 pub(crate) struct AboutSession {
     pub(crate) transport: &'static str,
+    /// Words about a kernel that does not pass `sync` on.
+    pub(crate) no_sync: Option<String>,
     pub(crate) times: Arc<OpTimes>,
 }
 
@@ -96,6 +98,13 @@ pub(crate) struct About {
     pub(crate) log: Arc<Log>,
 }
 
+impl About {
+    fn face_in_words(&self) -> String {
+        let no_sync = self.session.get().and_then(|session| session.no_sync.as_deref());
+        no_sync.map_or_else(|| self.face.clone(), |words| format!("{}; {words}", self.face))
+    }
+}
+
 /// Returns the function that makes the text of `.moafs/stats` at a look-up.
 pub(crate) fn text<F: Format>(vfs: Vfs<F>, swap: Arc<KernelSwap<F>>, about: About) -> Text {
     let since = Instant::now();
@@ -109,7 +118,7 @@ pub(crate) fn text<F: Format>(vfs: Vfs<F>, swap: Arc<KernelSwap<F>>, about: Abou
             source: trusted.then(|| about.source.clone()),
             first_byte: about.first_byte,
             target: trusted.then(|| about.target.clone()),
-            face: trusted.then(|| about.face.clone()),
+            face: trusted.then(|| about.face_in_words()),
             transport: session.map(|session| session.transport),
             options: trusted.then(|| about.options.clone()),
             uptime_s: since.elapsed().as_secs_f64(),

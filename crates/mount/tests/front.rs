@@ -407,3 +407,17 @@ fn a_listing_that_meets_an_unreadable_block_tells_what_it_has_looked_up_before()
         }
     }
 }
+
+#[test]
+fn fsync_of_the_root_makes_everything_durable_where_sync_does_not_arrive() {
+    let front = front();
+    let syncs = |front: &Front<Ext>| front.vfs().counters().syncs;
+    front.fsyncdir(&at(NodeId::ROOT), NO_HANDLE, false).unwrap();
+    assert_eq!(syncs(&front), 0);
+    front.sync_all_by_root();
+    front.fsyncdir(&at(NodeId::ROOT), NO_HANDLE, false).unwrap();
+    assert_eq!(syncs(&front), 1);
+    let node = create(&front, "file");
+    front.fsync(&at(node), NO_HANDLE, false).unwrap();
+    assert_eq!(syncs(&front), 1, "a file is synced alone");
+}
