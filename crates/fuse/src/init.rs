@@ -327,6 +327,13 @@ mod tests {
     }
 
     #[test]
+    fn attributes_of_listings_are_ordered_surely_from_linux_6_14_on() {
+        let orders =
+            |minor| agree(&kernel(minor, 0), &InitConfig::default(), false, false).1.orders_listed_attributes();
+        assert_eq!([31, 38, 41, 42, 45].map(orders), [false, false, false, true, true]);
+    }
+
+    #[test]
     fn old_kernels_are_refused_and_newer_majors_asked_again() {
         let config = InitConfig::default();
         let refused = negotiate(&kernel(30, u64::MAX), &config, false, false);

@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use moafs_fuse::{
     AttrReply, CopyRange, CreateArgs, DeviceNumber, DirBuf, DirPlusBuf, Entry, Errno, FOREVER, FallocateMode, FileAttr,
@@ -73,6 +74,8 @@ pub struct Front<F: Format> {
     identity: Identity,
     /// True if fsync of the root directory makes everything durable.
     root_syncs_all: AtomicBool,
+    /// False if the kernel is to ask for the attributes of what it was listed.
+    listed_attributes_stay: AtomicBool,
 }
 
 /// The opens that the kernel asks for.
@@ -125,10 +128,17 @@ impl<F: Format> Front<F> {
             opens: Opens::Unseen,
             identity: Identity::Stored,
             root_syncs_all: AtomicBool::new(false),
+            listed_attributes_stay: AtomicBool::new(true),
         }
     }
 
-    /// Makes fsync of the root directory do what syncfs does, which does not arrive here: there has to be a call for it.
+    /// Makes the kernel ask for the attributes of what a listing has told it: it may take them for newer than they are.
+    pub fn tell_no_attributes_by_listings(&self) {
+        self.listed_attributes_stay.store(false, Ordering::Relaxed);
+    }
+
+    /// Makes fsync of the root directory do what syncfs does, which does not arrive here: there has to be a call for
+    /// it.
     pub fn sync_all_by_root(&self) {
         self.root_syncs_all.store(true, Ordering::Relaxed);
     }
@@ -261,7 +271,11 @@ impl<F: Format> Front<F> {
         }
         match checked(name).and_then(|name| self.find(ctx, dir, name)) {
             Ok(Some(stat)) => {
-                let added = out.add(&self.entry(&stat), next, name);
+                let mut entry = self.entry(&stat);
+                if !self.listed_attributes_stay.load(Ordering::Relaxed) {
+                    entry.attr_ttl = Duration::ZERO;
+                }
+                let added = out.add(&entry, next, name);
                 if !added {
                     self.vfs.forget(stat.ino, 1);
                 }
@@ -455,7 +469,10 @@ fn fill(value: &[u8], out: &mut [u8]) -> usize {
 }
 
 impl<F: Format> FileSystem for Front<F> {
-    fn init(&self, _negotiated: &Negotiated, notifier: Notifier) {
+    fn init(&self, negotiated: &Negotiated, notifier: Notifier) {
+        if !negotiated.orders_listed_attributes() {
+            self.tell_no_attributes_by_listings();
+        }
         // The handshake, and so this call, happens once.
         let _ = self.notifier.set(notifier);
     }

@@ -340,11 +340,16 @@ fn listed(reply: &[u8]) -> Vec<(String, NodeId)> {
 }
 
 fn list_plus(front: &Front<Ext>, offset: u64) -> Result<Vec<(String, NodeId)>, Errno> {
+    Ok(listed(&list_raw(front, offset)?))
+}
+
+fn list_raw(front: &Front<Ext>, offset: u64) -> Result<Vec<u8>, Errno> {
     let mut reply = vec![0; 64 << 10];
     let mut out = DirPlusBuf::new(&mut reply);
     front.readdirplus(&at(NodeId::ROOT), NO_HANDLE, offset, &mut out)?;
     let len = out.finish()?;
-    Ok(listed(&reply[..len]))
+    reply.truncate(len);
+    Ok(reply)
 }
 
 #[test]
@@ -420,4 +425,19 @@ fn fsync_of_the_root_makes_everything_durable_where_sync_does_not_arrive() {
     let node = create(&front, "file");
     front.fsync(&at(node), NO_HANDLE, false).unwrap();
     assert_eq!(syncs(&front), 1, "a file is synced alone");
+}
+
+#[test]
+fn attributes_in_listings_expire_at_once_where_the_kernel_does_not_order_them() {
+    let front = front();
+    // Seconds for which the first entry with attributes is valid: its name and its attributes.
+    let validity = |front: &Front<Ext>| {
+        let reply = list_raw(front, 0).unwrap();
+        let dots = 2 * (128 + 24 + 8);
+        let seconds = |at: usize| long(&reply, dots + at);
+        (seconds(16) > 0, seconds(24) > 0)
+    };
+    assert_eq!(validity(&front), (true, true));
+    front.tell_no_attributes_by_listings();
+    assert_eq!(validity(&front), (true, false));
 }
