@@ -127,7 +127,8 @@ impl<F: Format> Files<F> {
 
     /// Writes `data`, or the largest part of it for which there is space, and which a file can have.
     pub(crate) fn write_what_fits(&self, who: &Credentials, ino: Ino, offset: u64, data: &[u8]) -> Result<usize> {
-        let below_largest = usize::try_from(self.shape.file_bytes_max.saturating_sub(offset)).unwrap_or(usize::MAX);
+        let largest = self.format.file_bytes_max(&self.file_inode(ino)?.node);
+        let below_largest = usize::try_from(largest.saturating_sub(offset)).unwrap_or(usize::MAX);
         // Of a write that begins there nothing fits: it fails.
         let mut len = if below_largest == 0 { data.len() } else { data.len().min(below_largest) };
         loop {

@@ -38,18 +38,24 @@ impl<F: Format> Ops<F> {
         }
     }
 
-    /// Goes on with truncations that could not unmap everything; false if one has to be tried again later. Level 0
-    /// only.
+    /// Goes on with truncations that could not unmap everything; false if one has to be tried again later, as one that
+    /// is still in work. Level 0 only.
     pub(crate) fn finish_truncations(&self) -> bool {
         let files: Vec<Shared<F>> = self.overhanging.lock().values().cloned().collect();
-        files.iter().all(|inode| {
-            let _exclusive = inode.lock.write();
+        let mut all = true;
+        for inode in &files {
+            // The caller that holds the lock may wait for the syncer.
+            let Some(_exclusive) = inode.lock.try_write() else {
+                all = false;
+                continue;
+            };
             if inode.check_alive().is_err() {
                 // Its blocks went with it.
                 self.note_overhang(inode, false);
             }
-            self.unmap_overhang(inode).is_ok()
-        })
+            all &= self.unmap_overhang(inode).is_ok();
+        }
+        all
     }
 
     /// Goes on unmapping in bounded ops until all blocks are unmapped.
