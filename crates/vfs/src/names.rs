@@ -175,10 +175,9 @@ impl<F: Format> Namespace<F> {
         };
         let has_contents = new.kind == FileKind::Directory
             || new.target.is_some_and(|target| target.len() > self.shape.symlink_inode_bytes_max);
-        let inode = if has_contents {
-            create(&mut self.admit(need, who.space_class())?)?
-        } else {
-            self.change_names(who, need, create)?
+        let inode = match has_contents {
+            true => create(&mut self.admit(need, who.space_class())?)?,
+            false => self.change_names(who, need, create)?,
         };
         self.tally.creates.fetch_add(1, Ordering::Relaxed);
         self.reclaim_inodes();
