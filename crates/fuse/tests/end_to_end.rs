@@ -682,7 +682,7 @@ fn auto_unmount_takes_the_mount_of_a_killed_daemon_away() {
     let Some(mut child) = ChildServer::new(dir.path(), Transport::Auto) else { return };
     fs::write(dir.path().join("file"), b"x").expect("write");
     child.kill();
-    mounted::wait_until("unmounted", || !mounted::is_mounted(dir.path()));
+    wait_until("unmounted", || !mounted::is_mounted(dir.path()));
 }
 
 /// Serves as the daemon that the tests above kill; not a test by itself.
@@ -708,7 +708,8 @@ fn a_block_device_mount_syncs_and_waits_for_destroy(transport: Transport) {
     rustix::fs::syncfs(&root).expect("syncfs");
     drop(root);
     assert!(shared.syncs.load(Ordering::SeqCst) >= 1);
-    mount.mount_handle().unmount().expect("unmount");
+    // A child that another test is just starting may still hold a file of this process.
+    mounted::wait_until("unmounted", || mount.mount_handle().unmount().is_ok_and(|done| done == Unmounted::Now));
     assert_eq!(shared.destroys.load(Ordering::SeqCst), 1, "umount waits for destroy");
     mount.unmount();
     assert_eq!(shared.destroys.load(Ordering::SeqCst), 1);

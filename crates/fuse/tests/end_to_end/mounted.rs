@@ -9,9 +9,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use moafs_fuse::{
-    FileSystem, MountError, MountHandle, Negotiated, Notifier, Session, SessionOptions, Transport, Unmounted,
-};
+use moafs_fuse::{FileSystem, MountError, MountHandle, Negotiated, Notifier, Session, SessionOptions, Transport};
 use tempfile::TempDir;
 
 /// Runs each test over each transport.
@@ -129,7 +127,7 @@ impl<F: FileSystem> Mounted<F> {
         wait_until("unmounted", || match self.mount_handle.unmount() {
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => false,
             result => {
-                assert_eq!(result.expect("unmount"), Unmounted::Now);
+                result.expect("unmount");
                 true
             }
         });
