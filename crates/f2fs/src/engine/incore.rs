@@ -8,7 +8,7 @@ use moafs_vfs::types::{Attr, FileKind};
 
 use super::node_cache::Node;
 use crate::format::Nid;
-use crate::format::inode::{Inode, InodeFlags};
+use crate::format::inode::{Advise, Inode, InodeFlags};
 
 /// Flags that programs may set and clear; the others describe the layout, or belong to features. Their
 /// numbers are those of `FS_IOC_GETFLAGS`: sync, immutable, append-only, nodump, noatime, dirsync.
@@ -20,6 +20,8 @@ pub struct Incore {
     pub ino: Nid,
     /// The file's kind; it never changes.
     pub kind: FileKind,
+    /// What it is that only features can tell which are not supported; it never changes.
+    pub(super) unusable: Option<&'static str>,
     pub(super) node: Arc<Node>,
     /// Held while the way to blocks changes: two write-backs of one file must not make the same
     /// node twice.
@@ -27,12 +29,25 @@ pub struct Incore {
 }
 
 impl Incore {
-    pub(super) fn new(rt: &Rt, ino: Nid, kind: FileKind, node: Arc<Node>) -> Incore {
-        Incore { ino, kind, node, map: Mutex::new(Arc::clone(rt), ()) }
+    pub(super) fn new(rt: &Rt, ino: Nid, inode: &Inode, node: Arc<Node>) -> Incore {
+        Incore { ino, kind: inode.kind, unusable: unusable(inode), node, map: Mutex::new(Arc::clone(rt), ()) }
     }
 
     pub(super) fn is_dir(&self) -> bool {
         self.kind == FileKind::Directory
+    }
+}
+
+/// Returns what an inode is whose contents only features can tell that are not supported.
+pub(super) fn unusable(inode: &Inode) -> Option<&'static str> {
+    if inode.advise.contains(Advise::ENCRYPT) {
+        Some("encrypted")
+    } else if inode.flags.contains(InodeFlags::COMPRESSED) {
+        Some("compressed")
+    } else if inode.flags.contains(InodeFlags::CASEFOLD) {
+        Some("a directory that ignores case")
+    } else {
+        None
     }
 }
 

@@ -9,7 +9,7 @@ use moafs_vfs::{Error, Result};
 use super::convert::damaged;
 use super::incore::Incore;
 use super::volume::F2fs;
-use crate::format::inode::{Advise, Inline, Inode, InodeFlags, Layout};
+use crate::format::inode::{Inline, Inode, Layout};
 use crate::format::superblock::Features;
 use crate::format::{Nid, inode};
 
@@ -20,8 +20,10 @@ impl F2fs {
     /// [`Error::Refused`] if only features that are not supported can tell them.
     pub(super) fn usable(&self, ino: Nid) -> Result<Arc<Incore>> {
         let file = self.incore(ino)?;
-        self.check_usable(ino, &self.inode(&file)?)?;
-        Ok(file)
+        match file.unusable {
+            Some(what) => Err(Error::Refused(format!("inode {ino} is {what}, which moafs does not support"))),
+            None => Ok(file),
+        }
     }
 
     /// Returns the in-core inode; reads it if it is not in use. Of files that are not usable, blocks can be moved and
@@ -38,7 +40,7 @@ impl F2fs {
         let node = self.find_node(ino)?.filter(|node| node.ino == ino).ok_or_else(stale)?;
         let decoded = node.view(|bytes| Inode::decode(bytes, ino, self.features)).map_err(damaged);
         let inode = self.health.watch(decoded)?;
-        let incore = Arc::new(Incore::new(&self.rt, ino, inode.kind, node));
+        let incore = Arc::new(Incore::new(&self.rt, ino, &inode, node));
         let mut live = self.live.lock();
         prune(&mut live);
         match live.get(&ino).and_then(Weak::upgrade) {
@@ -48,20 +50,6 @@ impl F2fs {
                 Ok(incore)
             }
         }
-    }
-
-    /// Refuses inodes whose contents only features that are not supported can tell, by name.
-    pub(super) fn check_usable(&self, ino: Nid, inode: &Inode) -> Result<()> {
-        let feature = if inode.advise.contains(Advise::ENCRYPT) {
-            "encrypted"
-        } else if inode.flags.contains(InodeFlags::COMPRESSED) {
-            "compressed"
-        } else if inode.flags.contains(InodeFlags::CASEFOLD) {
-            "a directory that ignores case"
-        } else {
-            return Ok(());
-        };
-        Err(Error::Refused(format!("inode {ino} is {feature}, which moafs does not support")))
     }
 
     pub(super) fn live(&self, ino: Nid) -> Option<Arc<Incore>> {

@@ -11,7 +11,7 @@ use moafs_vfs::format::Neighbour;
 use moafs_vfs::plan::SMALL_BLOCKS_MAX;
 use moafs_vfs::types::{BlockAddr, BlockRun, FileKind, Ino};
 
-use super::incore::Incore;
+use super::incore::{Incore, unusable};
 use super::node_cache::Node;
 use super::volume::F2fs;
 use crate::format::inode::{self, Inline, Inode, Layout};
@@ -61,7 +61,7 @@ impl F2fs {
         // This inode was not asked for: it is judged before it is loaded.
         let inode = Inode::decode(bytes, ino, self.features).ok()?;
         let is_file = inode.kind == FileKind::Regular && inode.links > 0 && !inode.inline.contains(Inline::DATA);
-        let is_sound = is_file && self.check_usable(ino, &inode).is_ok();
+        let is_sound = is_file && unusable(&inode).is_none();
         is_sound.then_some(BlockRun { start: BlockAddr(start.0.into()), len: blocks as u32 })
     }
 }

@@ -107,7 +107,7 @@ impl FormatOp for F2fsOp<'_> {
         let generation = generation_of(node.nid, fs.rt.timestamp());
         let fresh = self.fresh_inode(parent, attr, generation);
         fs.change(&node, |bytes| fresh.encode_into(bytes));
-        let file = Arc::new(Incore::new(&fs.rt, node.nid, attr.kind, node));
+        let file = Arc::new(Incore::new(&fs.rt, node.nid, &fresh, node));
         if let Err(error) = self.fill(&file, parent, attr, target) {
             fs.unmap_range(&file, 0, None, u32::MAX)?;
             fs.free_node(&file.node)?;

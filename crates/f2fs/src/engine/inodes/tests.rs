@@ -1,5 +1,6 @@
 //! Files that are not usable, on volumes that are.
 
+use crate::format::inode::Advise;
 use moafs_disk::mem::MemDisk;
 use moafs_vfs::types::Ino;
 use moafs_vfs::{Format, Vfs};
@@ -21,6 +22,8 @@ fn mark(vfs: &Vfs<F2fs>, ino: Ino, encrypted: bool) {
     let fs = vfs.format();
     let file = fs.incore(Nid(ino.0 as u32)).unwrap();
     fs.change_inode(&file, |inode| inode.advise.set(Advise::ENCRYPT, encrypted)).unwrap();
+    // It is judged when it is loaded.
+    fs.live.lock().remove(&file.ino);
     fs.changed();
 }
 
