@@ -682,7 +682,7 @@ fn auto_unmount_takes_the_mount_of_a_killed_daemon_away() {
     let Some(mut child) = ChildServer::new(dir.path(), Transport::Auto) else { return };
     fs::write(dir.path().join("file"), b"x").expect("write");
     child.kill();
-    wait_until("unmounted", || !mounted::is_mounted(dir.path()));
+    mounted::wait_until("unmounted", || !mounted::is_mounted(dir.path()));
 }
 
 /// Serves as the daemon that the tests above kill; not a test by itself.
