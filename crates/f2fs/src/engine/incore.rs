@@ -20,7 +20,7 @@ pub struct Incore {
     pub ino: Nid,
     /// The file's kind; it never changes.
     pub kind: FileKind,
-    /// What it is that only features can tell which are not supported; it never changes.
+    /// The word for a file whose contents only unsupported features can tell; it never changes.
     pub(super) unusable: Option<&'static str>,
     pub(super) node: Arc<Node>,
     /// Held while the way to blocks changes: two write-backs of one file must not make the same
