@@ -96,12 +96,6 @@ pub struct LbnRange {
 }
 
 impl LbnRange {
-    /// Returns the blocks from `start` up to `end`, which is not before `start` nor 2³² blocks behind it.
-    pub fn between(start: Lbn, end: Lbn) -> LbnRange {
-        debug_assert!(end - start <= u64::from(u32::MAX));
-        LbnRange { start, len: (end - start) as u32 }
-    }
-
     /// Returns the logical block after the last one.
     pub fn end(self) -> Lbn {
         self.start + u64::from(self.len)
@@ -115,11 +109,6 @@ impl LbnRange {
     /// Returns the blocks in order.
     pub fn lbns(self) -> impl Iterator<Item = Lbn> {
         (0..u64::from(self.len)).map(move |skipped| self.start + skipped)
-    }
-
-    /// Returns how many blocks of the range are before `at`, which lies in it or at its end.
-    pub fn index_of(self, at: Lbn) -> usize {
-        (at - self.start) as usize
     }
 }
 
