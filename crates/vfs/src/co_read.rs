@@ -28,8 +28,12 @@
 //! 2. [`Format::neighbours`] is a hint. It is checked against the inode, loaded and alive under its number, and its
 //!    map.
 //! 3. The task that missed waits for the device; all others wait for the blocks to move.
-//! 4. An error of the request is reported to no caller: the file is read again alone. So it is if blocks may have moved
+//! 4. Write-back may move blocks between the look-up of a file's map and its marks: the file is left out if it has
+//!    ([`Pages::placements`]).
+//! 5. An error of the request is reported to no caller: the file is read again alone. So it is if blocks may have moved
 //!    since they were looked up ([`Format::relocation_generation`]): their old places may hold other bytes by then.
+//!
+//! [`Pages::placements`]: crate::pages::Pages::placements
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -54,6 +58,16 @@ struct Part<F: Format> {
     absent: Vec<LbnRange>,
 }
 
+/// A small file that lies in one piece, as its map says.
+struct Located {
+    run: BlockRun,
+    /// The value of [`crate::pages::Pages::placements`] before the map was looked up.
+    placements: u64,
+}
+
+/// The blocks of a file have moved since its map was looked up.
+struct Moved;
+
 impl<F: Format> Reaper<F> {
     /// Returns the most blocks that a co-read brings.
     fn co_read_blocks(&self) -> u32 {
@@ -71,10 +85,14 @@ impl<F: Format> Reaper<F> {
             return false;
         }
         let relocation_generation = self.format.relocation_generation();
-        let Some(run) = self.whole_run(inode) else { return false };
-        let beside_max = blocks_max.saturating_sub(run.len);
-        let Some(step) = self.walks.miss(inode.ino, run, beside_max) else { return false };
-        let Some(own) = self.claim(inode, run) else { return true };
+        let Some(located) = self.locate(inode) else { return false };
+        let beside_max = blocks_max.saturating_sub(located.run.len);
+        let Some(step) = self.walks.miss(inode.ino, located.run, beside_max) else { return false };
+        let own = match self.claim(inode, &located) {
+            Ok(Some(own)) => own,
+            Ok(None) => return true,
+            Err(Moved) => return false,
+        };
         let (first, parts) = self.gather(own, step);
         if step.window == 0 {
             self.tally.co_reads_declined.fetch_add(1, Ordering::Relaxed);
@@ -82,28 +100,35 @@ impl<F: Format> Reaper<F> {
         self.bring(first, parts, step, relocation_generation)
     }
 
-    /// Returns the run of a small file, if it lies in one piece.
-    fn whole_run(&self, inode: &Shared<F>) -> Option<BlockRun> {
+    /// Finds a small file, if it lies in one piece.
+    fn locate(&self, inode: &Shared<F>) -> Option<Located> {
+        let placements = inode.pages.lock().placements();
         let blocks = inode.size().div_ceil(self.block_bytes());
         if blocks == 0 || blocks > SMALL_BLOCKS_MAX {
             return None;
         }
         match self.format.map(&inode.node, Lbn(0), blocks as u32) {
-            Ok(Mapping::Run(run)) if u64::from(run.len) == blocks => Some(run),
+            Ok(Mapping::Run(run)) if u64::from(run.len) == blocks => Some(Located { run, placements }),
             _ => None,
         }
     }
 
-    /// Marks the absent blocks of a small file that lies at `run` as being filled; `None` if there are none. The
-    /// file's lock is held, shared at least.
-    fn claim(&self, inode: &Shared<F>, run: BlockRun) -> Option<Part<F>> {
-        let fill = Fill::waited_for();
-        let absent = inode.pages.lock().begin_fill(LbnRange { start: Lbn(0), len: run.len }, &fill);
+    /// Marks the absent blocks of a small file as being filled; `None` if there are none. The file's lock is held,
+    /// shared at least.
+    fn claim(&self, inode: &Shared<F>, located: &Located) -> std::result::Result<Option<Part<F>>, Moved> {
+        let (run, fill) = (located.run, Fill::waited_for());
+        let absent = {
+            let mut pages = inode.pages.lock();
+            if pages.placements() != located.placements {
+                return Err(Moved);
+            }
+            pages.begin_fill(LbnRange { start: Lbn(0), len: run.len }, &fill)
+        };
         if absent.is_empty() {
-            return None;
+            return Ok(None);
         }
         self.cache.account(Delta { cached: blocks_in(&absent) as i64, dirty: 0 });
-        Some(Part { inode: Arc::clone(inode), run, fill, absent })
+        Ok(Some(Part { inode: Arc::clone(inode), run, fill, absent }))
     }
 
     /// Returns the parts of one request around `own`, as far as the step allows, and the block at which it begins.
@@ -150,10 +175,10 @@ impl<F: Format> Reaper<F> {
         let inode = self.loaded(near.ino)?;
         let _shared = inode.lock.try_read()?;
         // The map first: a number that was reused leads to a run only after its new inode is in the table.
-        let same = self.whole_run(&inode) == Some(near.run)
-            && inode.check_alive().is_ok()
-            && self.table.peek(near.ino).is_some_and(|there| Arc::ptr_eq(&there, &inode));
-        let part = if same { self.claim(&inode, near.run)? } else { return None };
+        let located = self.locate(&inode).filter(|located| located.run == near.run)?;
+        let same =
+            inode.check_alive().is_ok() && self.table.peek(near.ino).is_some_and(|there| Arc::ptr_eq(&there, &inode));
+        let part = if same { self.claim(&inode, &located).ok()?? } else { return None };
         let mut pages = inode.pages.lock();
         for range in &part.absent {
             pages.slots_mut(*range).for_each(|(_, slot)| slot.unasked = true);

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::common::*;
 use moafs_disk::probe::fault::{EVERYWHERE, Harm, Rule, Victims, When};
+use moafs_runtime::sleep_until;
 use moafs_runtime::virt::Virtual;
 use moafs_vfs::Credentials;
 use moafs_vfs::api::{Allocate, CacheRole, Options, SetAttr};
@@ -170,6 +171,37 @@ fn a_wrong_hint_changes_no_bytes() {
     assert_eq!(requests(&v, &files, 1), 40);
     assert_eq!(v.vfs.counters().co_read_blocks, 0);
     v.vfs.close().unwrap();
+}
+
+#[test]
+fn a_block_that_moves_between_the_map_and_the_marks_is_read_where_it_is_then() {
+    let virt = Virtual::new(None);
+    virt.run(|| {
+        let rt = virt.rt();
+        let v = Arc::new(Volume::new(16384, Options { co_read_bytes: 32 * BLOCK, ..options() }, Arc::clone(&rt)));
+        let files = written(&v, "d", &[2; 8]);
+        cold(&v);
+        let format = v.vfs.format();
+        format.reallocates.store(true, Ordering::Relaxed);
+        // The third file of a walk is the first that is co-read.
+        requests(&v, &files[..2], 2);
+        let (f, newer) = (files[2], vec![7; BLOCK - 24]);
+        v.write(f, BLOCK as u64, &newer);
+        *format.stall.lock() = Some(Stall { rt: Arc::clone(&rt), point: Point::Mapped, pause: Duration::from_secs(1) });
+        let there = Arc::clone(&v);
+        let reader = rt.spawn("reader", Box::new(move || drop(there.read(f, 0, 2 * BLOCK))));
+        sleep_until(&*rt, rt.now() + Duration::from_millis(500));
+        // The second block moves, another file gets its place, and its page leaves the cache.
+        v.vfs.sync().unwrap();
+        let other = v.create(ROOT, "other");
+        v.write(other, 0, &[9; BLOCK]);
+        v.vfs.sync().unwrap();
+        (0..3).for_each(|_| v.vfs.shrink(0));
+        reader.join(&*rt);
+        let expected = [&bytes_of(f, 2)[..BLOCK], &newer].concat();
+        assert!(v.read(f, 0, 2 * BLOCK) == expected, "bytes of another file");
+        Arc::into_inner(v).expect("the reader has ended").vfs.close().unwrap();
+    });
 }
 
 #[test]

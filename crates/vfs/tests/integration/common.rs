@@ -89,6 +89,8 @@ pub struct Toy {
     pub abandoned: AtomicU64,
     /// If set, no op of this kind begins: the next commit has no room for what it may change.
     pub refuses: Mutex<Option<OpKind>>,
+    /// True if dirty blocks get a new place each time they leave.
+    pub reallocates: AtomicBool,
     /// If set, no block of this file can be mapped.
     pub unmappable: Mutex<Option<Ino>>,
     /// If true, no directory has room for a name, and no inode for an attribute.
@@ -108,6 +110,8 @@ pub enum Point {
     End,
     /// Before a file's map is looked up.
     Map,
+    /// After it was looked up.
+    Mapped,
     /// After blocks were written, before an op begins that maps them.
     Flight,
     /// Before written blocks are mapped into a file.
@@ -200,6 +204,7 @@ impl Toy {
             tended: AtomicU64::new(0),
             abandoned: AtomicU64::new(0),
             refuses: Mutex::new(None),
+            reallocates: AtomicBool::new(false),
             unmappable: Mutex::new(None),
             cramped: AtomicBool::new(false),
             history: Mutex::new(None),
@@ -439,14 +444,16 @@ impl Format for Toy {
     fn map(&self, file: &ToyNode, at: Lbn, max: u32) -> Result<Mapping> {
         assert!(max > 0);
         self.stall_at(Point::Map);
-        self.with(file, |f| {
+        let mapping = self.with(file, |f| {
             let Some(&start) = f.blocks.get(&at.0) else {
                 let next = f.blocks.range(at.0..).next().map_or(u64::MAX, |(b, _)| *b);
                 return Mapping::Hole { len: (next - at.0).min(u64::from(max)) as u32 };
             };
             let len = (0..u64::from(max)).take_while(|i| f.blocks.get(&(at.0 + i)) == Some(&(start + i))).count();
             Mapping::Run(BlockRun { start: BlockAddr(start), len: len as u32 })
-        })
+        });
+        self.stall_at(Point::Mapped);
+        mapping
     }
     fn relocation_generation(&self) -> u64 {
         self.relocations.load(Ordering::SeqCst)
@@ -556,12 +563,14 @@ impl Format for Toy {
                     let part = LbnRange { start: at, len: mapping.len() };
                     let tag = Tag::new(Kind::Data, file.ino.0, Cause::Demand);
                     match mapping {
-                        Mapping::Run(to) => plan.writes.push(PlannedWrite {
-                            to,
-                            from: [FileRange { ino: file.ino, range: part }].into_iter().collect(),
-                            fresh: false,
-                            tag,
-                        }),
+                        Mapping::Run(to) if !self.reallocates.load(Ordering::Relaxed) => {
+                            plan.writes.push(PlannedWrite {
+                                to,
+                                from: [FileRange { ino: file.ino, range: part }].into_iter().collect(),
+                                fresh: false,
+                                tag,
+                            })
+                        }
                         _ => loose.push(FileRange { ino: file.ino, range: part }),
                     }
                     at = part.end();
