@@ -325,8 +325,6 @@ impl<F: Format> Reaper<F> {
             }
         }
         self.dirty.lock().forget_unput(inode.ino);
-        // The number may be given out again from the last op on: it leaves the table before.
-        self.table.remove(inode);
         loop {
             let mut admission = Admission::none();
             // Before the step as well: it may wait for a commit.
@@ -335,6 +333,11 @@ impl<F: Format> Reaper<F> {
             match op.and_then(|op| self.give_back(inode, op)) {
                 Ok(Progress::More) => {}
                 done => {
+                    // Until now it was found marked: read again, it would be a second inode with pages of its own. Its
+                    // number may have been given to a new inode by now, which stays.
+                    if done.is_ok() {
+                        self.table.remove(inode);
+                    }
                     let again = done.as_ref().is_err_and(|error| error.errno() == libc::ENOSPC);
                     self.end_reaping(inode, again);
                     return done.map(|_| true);

@@ -9,9 +9,11 @@
 //! | `attributes` | is what a task has seen durable after that task's own fsync? |
 //! | `stale` | can a pointer reach the disk before its data? |
 //! | `full_volume` | do several callers ever get more than the volume has? |
+//! | `removal` | does a removed file leave nothing when another task looks at it? |
 
 mod attributes;
 mod full_volume;
+mod removal;
 mod stale;
 mod write_back;
 
