@@ -430,6 +430,37 @@ fn a_file_that_was_cut_and_not_unmapped_loses_its_blocks_after_a_crash() {
 }
 
 #[test]
+fn a_short_symbolic_link_keeps_its_target_while_its_attributes_go() {
+    let volume = Volume::make(1024, 64);
+    let link = volume.create(&volume.root, "link", FileKind::Symlink, Some(b"target"));
+    let key = XattrKey { space: XattrSpace::Trusted, suffix: (*b"a").into() };
+    let set = |value: Option<&[u8]>| {
+        let mut admission = volume.admit(0);
+        let mut op = volume.ext.begin(OpKind::Xattr, &mut admission).unwrap();
+        op.xattr_set(&link, &key, value, SetMode::Any).unwrap();
+        op.end();
+    };
+    set(Some(&[1; 600]));
+    volume.ext.commit(CommitReason::Sync).unwrap();
+    thread::scope(|scope| {
+        // The block is given up behind this lock: the disk gets what is stored until then.
+        let shared = volume.ext.shared_xattrs.lock();
+        let remover = scope.spawn(|| set(None));
+        while on_disk(&volume, &link).file_acl != 0 {
+            volume.ext.sweep(volume.ext.meta.highest()).unwrap();
+            thread::yield_now();
+        }
+        let after = after_power_cut(&volume);
+        let link = after.ext.load(Ino(link.ino.0.into())).unwrap().1;
+        assert_eq!(after.ext.readlink(&link).unwrap(), b"target");
+        drop(shared);
+        remover.join().unwrap();
+    });
+    drop(link);
+    volume.close();
+}
+
+#[test]
 fn what_was_never_written_costs_nothing() {
     let volume = Volume::make(4096, 64);
     volume.ext.commit(CommitReason::Sync).unwrap();

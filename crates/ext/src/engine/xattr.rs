@@ -139,25 +139,35 @@ impl Ext {
             _ => false,
         };
         let keep = unchanged || (layout.block.is_none() && old_block == 0);
-        if let (Some(image), false) = (&layout.block, keep) {
-            let (no, bits) = self.meta_block(node.at.group, admission)?;
-            let (block, fresh) = self.fresh(no, Kind::Xattr, Buf::copy_of(image))?;
-            block.holds(Sealed::Xattrs(BlockNo(no)));
+        let new_block = match &layout.block {
+            Some(image) if !keep => Some(self.fresh_xattr_block(node, image, admission)?),
+            _ => None,
+        };
+        {
+            // In one step: with a count that does not match its blocks a short symbolic link would be taken for one
+            // that has its target in a block.
             let mut state = node.state.lock();
-            state.inode.file_acl = no;
-            state.needs = state.needs.max(bits).max(fresh).max(noted);
-            self.count_blocks(&mut state, 1);
-        } else if !keep {
-            node.state.lock().inode.file_acl = 0;
+            if !keep {
+                state.inode.file_acl = new_block.map_or(0, |(no, _)| no);
+                self.count_blocks(&mut state, i64::from(new_block.is_some()) - i64::from(old_block != 0));
+            }
+            let fresh = new_block.map_or(Level::NONE, |(_, level)| level.max(noted));
+            state.needs = state.needs.max(fresh);
+            state.attributes = Some(layout.inode_area);
         }
-        node.state.lock().attributes = Some(layout.inode_area);
         let level = self.store(node)?;
         if !keep && old_block != 0 {
-            self.count_blocks(&mut node.state.lock(), -1);
             self.release_xattr_block(node, old_block, level)?;
-            return self.store(node);
         }
         Ok(level)
+    }
+
+    /// Writes attributes to a new block; returns its number, and the level at which it is on disk and shown as used.
+    fn fresh_xattr_block(&self, node: &Incore, image: &[u8], admission: &mut Admission) -> Result<(u64, Level)> {
+        let (no, bits) = self.meta_block(node.at.group, admission)?;
+        let (block, fresh) = self.fresh(no, Kind::Xattr, Buf::copy_of(image))?;
+        block.holds(Sealed::Xattrs(BlockNo(no)));
+        Ok((no, bits.max(fresh)))
     }
 
     fn same_attributes(&self, node: &Incore, old: u64, new: &[u8]) -> Result<bool> {
