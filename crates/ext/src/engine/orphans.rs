@@ -175,7 +175,7 @@ impl Ext {
         }
         let Some(at) = self.slot_at(ino) else { return Ok(None) };
         let slot = self.slot_bytes(&*self.table_block(&at)?, &at);
-        let inode = Inode::parse(&slot, &self.geo);
+        let Ok(inode) = Inode::decode_orphan(&slot, ino, &self.geo, at.block) else { return Ok(None) };
         let Some(kind) = inode.kind() else { return Ok(None) };
         let life = if inode.links == 0 { Life::Orphan(Level::NONE) } else { Life::Named { born: Level::NONE } };
         let node = Arc::new(Incore::new(&self.registry, ino, kind, at, inode, life));

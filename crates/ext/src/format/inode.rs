@@ -234,6 +234,20 @@ impl Inode {
         geo.checksums.verify(Sealed::Inode(ino), slot).map_err(|problem| place.damage(problem))
     }
 
+    /// Decodes the slot of an inode that has no name any more, or is being cut. Drivers take the size from a removed
+    /// directory first.
+    ///
+    /// # Errors
+    /// As for [`Self::decode`].
+    pub fn decode_orphan(slot: &[u8], ino: InodeNo, geo: &Geometry, block: BlockNo) -> Result<Inode, Damage> {
+        Self::sealed(slot, ino, geo, block)?;
+        let inode = Inode::parse(slot, geo);
+        let is_emptied = inode.links == 0 && inode.size == 0 && inode.kind() == Some(FileKind::Directory);
+        let size = if is_emptied { geo.block_size.into() } else { inode.size };
+        Inode { size, ..inode.clone() }.check(ino, geo, block)?;
+        Ok(inode)
+    }
+
     /// Decodes the slot of an inode that holds the value of an attribute and has no name.
     ///
     /// # Errors

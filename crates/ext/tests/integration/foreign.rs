@@ -171,6 +171,39 @@ fn a_volume_whose_later_groups_are_meta_groups_is_whole_and_can_be_filled() {
     image.judge();
 }
 
+/// A member of the list of deleted and truncated files whose checksum is wrong may be anything: nothing of it is freed.
+#[test]
+fn a_damaged_member_of_the_orphan_list_is_not_finished() {
+    let Some(image) = Image::make(&["-t", "ext4", "-J", "size=1"], 24 << 20) else { return };
+    let file = image.mounted(|vfs| {
+        let file = create(vfs, "file");
+        write(vfs, file, 0, &[1; 9000]).expect("there is space");
+        file.0
+    });
+    image.run("debugfs", &["-w", "-R", &format!("set_super_value last_orphan {file}")], &[0]);
+    let place = image.run("debugfs", &["-R", &format!("imap <{file}>")], &[0]).expect("it comes with mke2fs");
+    // "located at block 37, offset 0x0a00"
+    let (_, place) = place.split_once("located at block ").expect("a place");
+    let (block, offset) = place.split_once(", offset 0x").expect("two numbers");
+    let offset = offset.split_whitespace().next().expect("a number");
+    let (block, offset): (u64, _) = (block.parse().expect("a number"), u64::from_str_radix(offset, 16));
+    let offset = offset.expect("a number");
+    let mut bytes = std::fs::read(&image.path).unwrap();
+    let size = (block * BLOCK + offset) as usize + 4;
+    assert_eq!(bytes[size..size + 4], 9000u32.to_le_bytes());
+    bytes[size..size + 4].fill(0);
+    let open = |bytes: &[u8]| {
+        let path = image.path.with_file_name("copy");
+        std::fs::write(&path, bytes).unwrap();
+        let disk: SharedDisk = Arc::new(MemDisk::read_from(&path).unwrap());
+        Ext::open(disk, Live::new(), OpenOptions::default()).map(drop)
+    };
+    let refused = open(&bytes).expect_err("the checksum is wrong");
+    assert!(refused.to_string().contains("s_last_orphan"), "{refused}");
+    bytes[size..size + 4].copy_from_slice(&9000u32.to_le_bytes());
+    open(&bytes).expect("it is a file that was being cut");
+}
+
 /// Has debugfs take every block that is left.
 fn fill_with_debugfs(image: &Image) {
     image.mounted(|vfs| {
