@@ -209,7 +209,7 @@ impl Ext {
 
     /// Unmaps up to `budget` blocks of `from..to`, the last ones first. The caller holds the map, and stores the inode.
     pub(super) fn clear_extents(&self, node: &Incore, from: u64, to: u64, budget: u32) -> Result<Progress> {
-        let edit = Edit::cut(from..to.min(extent::LBN_END), budget.into());
+        let edit = Edit::cut(from..to.min(extent::LBN_END), budget.into(), self.cut_groups_max());
         let take = &mut |_| self.allocate(|draft| ffs::meta_block(draft, node.at.group));
         let (plan, _) = self.edit_extents(node, edit, None, take)?;
         Ok(if plan.is_spent { Progress::More } else { Progress::Done })

@@ -5,6 +5,7 @@
 //! disk a pointer appears after its bitmap bit and its data, an indirect block before the pointer to it, and
 //! the inode last, on append as on truncate.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use moafs_disk::{Buf, Epoch, Kind, SECTOR};
@@ -16,7 +17,7 @@ use super::incore::{Incore, InodeState, Life};
 use super::volume::Ext;
 use crate::format::inode::InodeFlags;
 use crate::format::map::{self, Path};
-use crate::format::{BlockNo, Inode, Place, Structure};
+use crate::format::{BlockNo, GroupNo, Inode, Place, Structure};
 use crate::health::damaged;
 use crate::meta::{Block, Freed, Level, Needs};
 
@@ -25,6 +26,10 @@ const POINTED_BLOCKS_END: u64 = 1 << 32;
 
 /// Pointers in a sector: those of one record.
 const RECORD_POINTERS: usize = SECTOR / 4;
+
+/// The most groups in which one op frees blocks of a file. They have as many bitmaps, and at most as many blocks of
+/// descriptors: half of what an op may change.
+const CUT_GROUPS_MAX: usize = 16;
 
 /// The place of a new indirect block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -462,7 +467,8 @@ impl Ext {
         }
         let life = node.state.lock().life;
         let data = node.kind == FileKind::Regular;
-        let mut cut = Cut { from, budget: at_most.max(1), orphan: None, data, blocks: 0, reaped: to };
+        let (budget, groups) = (at_most.max(1), BTreeSet::new());
+        let mut cut = Cut { from, budget, orphan: None, data, blocks: 0, reaped: to, groups };
         cut.orphan = match life {
             // With a journal this takes several transactions, and a crash in between finds the pointers that are left.
             _ if self.meta.has_journal() => None,
@@ -488,6 +494,12 @@ impl Ext {
             self.store(node)?;
         }
         Ok(progress)
+    }
+
+    /// Returns the most groups in which one op frees blocks of a file, each with a bitmap that joins the op's
+    /// transaction: the log of a large volume may be small.
+    pub(super) fn cut_groups_max(&self) -> usize {
+        if self.meta.has_journal() && self.geo.groups as usize > CUT_GROUPS_MAX { CUT_GROUPS_MAX } else { usize::MAX }
     }
 
     fn cut_slots(&self, node: &Incore, cut: &mut Cut) -> Result<Progress> {
@@ -568,6 +580,10 @@ impl Ext {
                 if stopped { break } else { continue }
             }
             if level == 1 {
+                if !cut.enters(self.geo.group_of_block(BlockNo(start)), self.cut_groups_max()) {
+                    (cut.budget, stopped) = (0, true);
+                    break;
+                }
                 cut.budget = cut.budget.saturating_sub(1);
             }
             cleared.push(index);
@@ -628,6 +644,16 @@ struct Cut {
     blocks: i64,
     /// No block is mapped any more at or after this logical block.
     reaped: u64,
+    /// The groups in which blocks of data were freed.
+    groups: BTreeSet<GroupNo>,
+}
+
+impl Cut {
+    /// Notes that a block of this group is to be freed; false if that would be one group too many.
+    fn enters(&mut self, group: Option<GroupNo>, groups_max: usize) -> bool {
+        let Some(group) = group.filter(|group| !self.groups.contains(group)) else { return true };
+        self.groups.len() < groups_max && self.groups.insert(group)
+    }
 }
 
 /// Joins descending data blocks into runs.

@@ -14,7 +14,9 @@ use moafs_vfs::format::{
     Target,
 };
 use moafs_vfs::plan::{DirtyFile, DirtyView, WritebackReason};
-use moafs_vfs::types::{Attr, FileKind, Ino, Lbn, LbnRange, Mapping, Name, SetMode, XattrKey, XattrSpace};
+use moafs_vfs::types::{
+    Attr, BlockAddr, BlockRun, FileKind, Ino, Lbn, LbnRange, Mapping, Name, SetMode, XattrKey, XattrSpace,
+};
 
 mod cowrite;
 mod dirindex;
@@ -31,6 +33,7 @@ use crate::meta::tests::Held;
 use crate::meta::{Freed, Level};
 use crate::mkfs::features::FeatureSet;
 use crate::mkfs::{MkfsOptions, mkfs};
+use crate::place::ffs;
 
 type Node = Arc<Incore>;
 
@@ -424,6 +427,51 @@ fn a_file_that_was_cut_and_not_unmapped_loses_its_blocks_after_a_crash() {
         assert_eq!(op.unmap(&file, Lbn(8), None, 100, false).unwrap(), Progress::Done);
         op.end();
         assert_eq!(volume.ext.superblock.lock().last_orphan(), 0);
+        drop(file);
+        volume.close();
+    }
+}
+
+#[test]
+fn a_file_in_more_groups_than_the_log_has_blocks_can_be_removed() {
+    for features in [FeatureSet::EXT3, FeatureSet::EXT4] {
+        let mem = Arc::new(MemDisk::new(2400 << 11));
+        let options = MkfsOptions {
+            features,
+            block_size: Some(1024),
+            blocks_per_group: Some(2048),
+            inodes: Some(9600),
+            journal_bytes: Some(1 << 20),
+            ..MkfsOptions::new([1; 16], [2; 16], Timestamp::new(1_700_000_000, 0))
+        };
+        mkfs(&*mem, &options).expect("mkfs");
+        let volume = Volume::open(mem);
+        let file = volume.create(&volume.root, "file", FileKind::Regular, None);
+        let free = volume.ext.space().free_blocks;
+        for group in volume.ext.geo.all_groups() {
+            let goal = volume.ext.geo.group_start(group).0 + 200;
+            let mut admission = volume.admit(1);
+            let mut op = volume.ext.begin(OpKind::Place, &mut admission).unwrap();
+            let (block, _) = volume.ext.allocate(|draft| ffs::map_block(draft, goal)).unwrap();
+            let range = LbnRange { start: Lbn(2 * u64::from(group.0)), len: 1 };
+            op.place(&file, range, BlockRun { start: BlockAddr(block), len: 1 }, Epoch(0)).unwrap();
+            op.end();
+        }
+        volume.put_size(&file, 2 * u64::from(volume.ext.geo.groups));
+        volume.ext.commit(CommitReason::Sync).unwrap();
+        volume.remove_name(&volume.root, "file", &file);
+        let mut progress = Progress::More;
+        while progress == Progress::More {
+            let mut admission = Admission::none();
+            let mut op = volume.ext.begin(OpKind::Unmap, &mut admission).unwrap();
+            progress = op.unmap(&file, Lbn(0), None, 2048, true).unwrap();
+            if progress == Progress::Done {
+                op.inode_free(&file).unwrap();
+            }
+            op.end();
+        }
+        volume.ext.commit(CommitReason::Sync).expect("the log has room for each op");
+        assert_eq!((volume.ext.failed(), volume.ext.space().free_blocks), (None, free));
         drop(file);
         volume.close();
     }

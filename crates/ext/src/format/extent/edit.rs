@@ -26,17 +26,20 @@ pub struct Edit {
     pub put: Option<Extent>,
     /// The most blocks that lose their places; those at the end of the range do so first.
     pub budget: u64,
+    /// The most extents that lose blocks.
+    pub extents_max: usize,
 }
 
 impl Edit {
     /// Returns the edit that maps an extent, in place of what was there.
     pub fn put(extent: Extent) -> Edit {
-        Edit { range: extent.lbn.into()..extent.end(), put: Some(extent), budget: u64::MAX }
+        let range = extent.lbn.into()..extent.end();
+        Edit { range, put: Some(extent), budget: u64::MAX, extents_max: usize::MAX }
     }
 
-    /// Returns the edit that makes a hole, of `budget` blocks at most.
-    pub fn cut(range: Range<u64>, budget: u64) -> Edit {
-        Edit { range, put: None, budget }
+    /// Returns the edit that makes a hole, of `budget` blocks of `extents_max` extents at most.
+    pub fn cut(range: Range<u64>, budget: u64, extents_max: usize) -> Edit {
+        Edit { range, put: None, budget, extents_max }
     }
 }
 
@@ -256,6 +259,9 @@ impl<N: Nodes> Planner<'_, N> {
             };
             self.budget -= u64::from(gone.len);
             self.unmapped.push(gone);
+            if self.unmapped.len() >= self.edit.extents_max {
+                self.budget = 0;
+            }
             kept.extend(extent.within(&(0..range.start)));
             kept.extend(extent.within(&(range.end..u64::MAX)));
         }
@@ -272,8 +278,13 @@ impl<N: Nodes> Planner<'_, N> {
     fn affordable(&self, extents: &[Extent]) -> Range<u64> {
         let Range { start, end } = self.edit.range.clone();
         let mut left = self.budget;
+        let mut extents_left = self.edit.extents_max - self.unmapped.len();
         for extent in extents.iter().rev() {
             let Some(part) = extent.within(&self.edit.range) else { continue };
+            if extents_left == 0 {
+                return part.end()..end;
+            }
+            extents_left -= 1;
             if u64::from(part.len) > left {
                 return part.end() - left..end;
             }

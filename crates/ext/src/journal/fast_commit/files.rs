@@ -189,7 +189,7 @@ impl<'a> Files<'a> {
     /// Unmaps file blocks.
     pub(super) fn del_range(&mut self, ino: InodeNo, lbn: u32, len: u32) -> Result<()> {
         let end = (u64::from(lbn) + u64::from(len)).min(LBN_END);
-        self.change_map(ino, Edit::cut(lbn.into()..end, u64::MAX))
+        self.change_map(ino, Edit::cut(lbn.into()..end, u64::MAX, usize::MAX))
     }
 
     fn change_map(&mut self, ino: InodeNo, edit: Edit) -> Result<()> {

@@ -84,7 +84,7 @@ impl Lab {
     }
 
     fn cut(&mut self, range: Range<u64>, budget: u64) -> Plan {
-        let plan = self.carry_out(Edit::cut(range.clone(), budget));
+        let plan = self.carry_out(Edit::cut(range.clone(), budget, usize::MAX));
         let gone = self.forget(range.clone(), budget);
         assert_eq!(plan.is_spent, gone.len() as u64 == budget, "{} blocks of {budget}", gone.len());
         assert_eq!(unmapped(&plan), gone);
@@ -211,14 +211,33 @@ fn a_budget_is_spent_from_the_end() {
 }
 
 #[test]
+fn a_cut_ends_after_so_many_extents() {
+    let mut lab = Lab::new();
+    (0..200).for_each(|i| lab.put(4 * i, 3, 1, false));
+    let mut cuts = 0;
+    loop {
+        let plan = lab.carry_out(Edit::cut(5..LBN_END, u64::MAX, 16));
+        let blocks = plan.unmapped.iter().map(|extent| u64::from(extent.len)).sum();
+        assert_eq!(unmapped(&plan), lab.forget(5..LBN_END, blocks));
+        lab.check();
+        assert_eq!((plan.unmapped.len(), plan.is_spent), if cuts < 12 { (16, true) } else { (7, false) });
+        if !plan.is_spent {
+            break;
+        }
+        cuts += 1;
+    }
+    assert_eq!(lab.extents().iter().map(|e| (e.lbn, e.len)).collect::<Vec<_>>(), [(0, 3), (4, 1)]);
+}
+
+#[test]
 fn an_edit_that_finds_no_block_changes_nothing() {
     let mut lab = Lab::new();
     (0..4).for_each(|i| lab.put(4 * i, 3, 1, false));
-    let middle = Edit::cut(5..6, u64::MAX);
+    let middle = Edit::cut(5..6, u64::MAX, usize::MAX);
     assert!(lab.plan(middle.clone(), 0).is_err(), "five extents need a node");
     lab.check();
     assert_eq!(lab.plan(middle, 1).unwrap().added.len(), 1);
-    assert!(lab.plan(Edit::cut(5..7, u64::MAX), 0).is_ok(), "four do not");
+    assert!(lab.plan(Edit::cut(5..7, u64::MAX, usize::MAX), 0).is_ok(), "four do not");
 }
 
 #[test]
