@@ -358,7 +358,9 @@ impl State {
         self.now += self.config.point_ns;
         self.counts.points += 1;
         if self.counts.points > self.config.points_max {
-            self.over.get_or_insert_with(|| format!("no end after {} scheduling points", self.config.points_max));
+            let max = self.config.points_max;
+            let report = || format!("no end after {max} scheduling points{}", waits(&self.tasks));
+            self.over.get_or_insert_with(report);
             return true;
         }
         while let Some(&(until, _, sleeper)) = self.deadlines.first() {
@@ -446,13 +448,22 @@ impl State {
     }
 
     fn deadlock(&self) -> String {
-        let mut report = format!("deadlock at {} ns: every task waits", self.now);
-        for entry in self.tasks.values() {
-            let what = if matches!(entry.status, Status::Leaf(_)) { "a leaf mutex" } else { "an event" };
-            let _ = write!(report, "; {} waits for {what}", entry.name);
-        }
-        report
+        format!("deadlock at {} ns: every task waits{}", self.now, waits(&self.tasks))
     }
+}
+
+/// Names the tasks that wait without a deadline.
+fn waits(tasks: &BTreeMap<u64, Entry>) -> String {
+    let mut report = String::new();
+    for entry in tasks.values() {
+        let what = match entry.status {
+            Status::Ready(_) | Status::Waiting { until: Some(_), .. } => continue,
+            Status::Waiting { until: None, .. } => "an event",
+            Status::Leaf(_) => "a leaf mutex",
+        };
+        let _ = write!(report, "; {} waits for {what}", entry.name);
+    }
+    report
 }
 
 impl Runtime for Preemptive {

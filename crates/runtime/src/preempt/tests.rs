@@ -1,6 +1,7 @@
 //! The scheduler: runs repeat, races are found, deadlocks and panics are reported.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use super::*;
 use crate::leaf::atomic::{AtomicU64, Ordering};
@@ -131,6 +132,25 @@ fn leaf_mutexes_taken_in_opposite_orders_are_a_deadlock() {
     let found = (0..100).find_map(|seed| catch_unwind(AssertUnwindSafe(|| attempt(seed))).err());
     let text = message(&*found.expect("some seed runs into it")).to_owned();
     assert!(text.starts_with("deadlock") && text.contains("backwards waits for a leaf mutex"), "{text}");
+}
+
+#[test]
+fn a_deadlock_beside_a_task_that_wakes_again_and_again_is_told() {
+    let text = panic_text(|| {
+        let runtime = runtime(1, STRATEGIES[0]);
+        let rt = runtime.rt();
+        runtime.run(move || {
+            let ticking = Arc::clone(&rt);
+            let tick = move || loop {
+                sleep_until(&*ticking, ticking.now() + Duration::from_micros(1));
+            };
+            drop(rt.spawn("ticker", Box::new(tick)));
+            let lock = lock::Mutex::new(rt, ());
+            let _first = lock.lock();
+            drop(lock.lock());
+        });
+    });
+    assert_eq!(text, "no end after 1000000 scheduling points; main waits for an event");
 }
 
 #[test]
