@@ -73,7 +73,7 @@
 //! |---|---|---|
 //! | 0 | `Volume::gate`: shared by every call; exclusive to close | yes |
 //! | – | waits for space (`Pressure::admit`, with its own lock) and dirty memory (`WriteBack::make_room`): here, holding level 0 only | |
-//! | 1 | `Namespace::rename`: exclusive when a directory changes its parent; shared while two directories are locked by ancestry | yes |
+//! | 1 | `Namespace::rename`: before a call locks more directories than one and one below it (why: `rename`) | yes |
 //! | 2 | `Inode::lock`: directories ancestor first, unrelated ones by number; then non-directories by number. Co-reading only tries them | yes |
 //! | – | `WriteBack::planning`: a plan and the freezing of its pages, or addresses allocated at `write()` | yes |
 //! | 3 | pages in flight or filling, by (inode, block): waited for *before* an op begins | yes |

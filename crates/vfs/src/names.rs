@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use moafs_runtime::lock::RwLock;
+use moafs_runtime::lock::Mutex;
 
 use crate::acl::Acl;
 use crate::admission::{Admitted, NameRoom};
@@ -55,16 +55,16 @@ pub(crate) struct Birth {
 /// The names of a volume.
 pub(crate) struct Namespace<F: Format> {
     files: Files<F>,
-    /// The lock of level 1. Exclusive when a directory changes its parent, shared while a call relies on
-    /// the ancestors of a directory.
-    pub(crate) rename: RwLock<()>,
+    /// The lock of level 1. Held by a call that locks more than a directory and one below it: the ancestors of a
+    /// directory do not change meanwhile.
+    pub(crate) rename: Mutex<()>,
 }
 
 layer!(Namespace over files: Files);
 
 impl<F: Format> Namespace<F> {
     pub(crate) fn new(files: Files<F>) -> Namespace<F> {
-        let rename = RwLock::new(Arc::clone(&files.rt), ());
+        let rename = Mutex::new(Arc::clone(&files.rt), ());
         Namespace { files, rename }
     }
 

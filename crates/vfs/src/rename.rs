@@ -1,15 +1,20 @@
 //! Rename, in all its cases.
 //!
-//! Locks, in order: the rename lock (exclusive if a directory changes its parent, shared if two
-//! directories are involved at all, so that the ancestors of a directory cannot change); both
-//! directories, the ancestor first, unrelated ones by number; then the inodes that the names lead to,
-//! directories before others, by number.
+//! Locks, in order: the rename lock, if there are two parents or if both names lead to directories; the parents, the
+//! ancestor first, unrelated ones by number; then the inodes that the names lead to, directories before others, by
+//! number.
+//!
+//! No directories are waited for in a circle. A task without the rename lock that holds a directory waits for one in
+//! it, so a chain of such tasks leads down the tree. It closes a circle only with the one task that has the rename
+//! lock, if that waits for a directory above one that it holds. It does not: it locks ancestors first, and fails before
+//! it locks an inode above one of the parents. Two tasks that lock unrelated directories could close one, in whatever
+//! order: numbers do not follow the tree.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use moafs_runtime::Timestamp;
-use moafs_runtime::lock::{ReadGuard, WriteGuard};
+use moafs_runtime::lock::WriteGuard;
 
 use crate::admission::Admitted;
 use crate::calls::{NewFile, RenameMode};
@@ -24,16 +29,6 @@ use crate::types::{FileKind, Ino, Name};
 
 /// The most steps from a directory to the root; more is a cycle.
 const DEPTH_MAX: usize = 1 << 16;
-
-/// The rename lock, as far as a rename needs it.
-enum Topology<'a> {
-    /// The rename stays in one directory; no lock is needed.
-    Free,
-    /// No other task may move a directory meanwhile.
-    Fixed(#[expect(dead_code, reason = "held, not read")] ReadGuard<'a, ()>),
-    /// This rename moves a directory.
-    Moving(#[expect(dead_code, reason = "held, not read")] WriteGuard<'a, ()>),
-}
 
 /// One side of a rename.
 struct Side<'a, N> {
@@ -102,42 +97,26 @@ impl<F: Format> Namespace<F> {
         mode: RenameMode,
         admission: &mut Admitted<'_, F>,
     ) -> Result<()> {
-        let mut moving = from.dir.ino != to.dir.ino && self.moves_directory(from, to, mode)?;
+        let mut alone = from.dir.ino != to.dir.ino;
         loop {
-            let topology = if from.dir.ino == to.dir.ino {
-                Topology::Free
-            } else if moving {
-                Topology::Moving(self.rename.write())
-            } else {
-                Topology::Fixed(self.rename.read())
-            };
-            if self.rename_in(who, from, to, mode, &topology, admission)? {
+            let no_other = alone.then(|| self.rename.lock());
+            if self.rename_in(who, from, to, mode, alone, admission)? {
                 return Ok(());
             }
-            // The name has come to mean a directory since we looked, or directories may not move yet.
-            moving = true;
-            drop(topology);
+            alone = true;
+            drop(no_other);
             self.format.settle_directories()?;
         }
     }
 
-    /// Returns whether a directory is going to change its parent, as far as can be seen without the locks.
-    fn moves_directory(&self, from: Side<'_, F::Node>, to: Side<'_, F::Node>, mode: RenameMode) -> Result<bool> {
-        let is_dir = |side: Side<'_, F::Node>| {
-            let _shared = side.dir.lock.read();
-            Ok::<bool, Error>(self.child(side.dir, side.name)?.is_some_and(|(_, inode)| inode.is_dir()))
-        };
-        Ok(is_dir(from)? || (mode == RenameMode::Exchange && is_dir(to)?))
-    }
-
-    /// Renames under the given rename lock; false if it does not suffice.
+    /// Renames, `alone` if the rename lock is held. False if it is missing, or if directories may not move yet.
     fn rename_in(
         &self,
         who: &Credentials,
         from: Side<'_, F::Node>,
         to: Side<'_, F::Node>,
         mode: RenameMode,
-        topology: &Topology<'_>,
+        alone: bool,
         admission: &mut Admitted<'_, F>,
     ) -> Result<bool> {
         let crosses = from.dir.ino != to.dir.ino;
@@ -150,7 +129,8 @@ impl<F: Format> Namespace<F> {
         let (_, source) = self.child(from.dir, from.name)?.ok_or(Error::Posix(libc::ENOENT))?;
         let victim = self.child(to.dir, to.name)?.map(|(_, inode)| inode);
         let victim_moves = mode == RenameMode::Exchange && victim.as_ref().is_some_and(|v| v.is_dir());
-        if crosses && (source.is_dir() || victim_moves) && !matches!(topology, Topology::Moving(_)) {
+        let two_dirs = source.is_dir() && victim.as_ref().is_some_and(|v| v.is_dir());
+        if two_dirs && !alone {
             return Ok(false);
         }
         if (source.is_dir() || victim_moves) && self.format.is_unsettled() {
@@ -192,7 +172,7 @@ impl<F: Format> Namespace<F> {
         Ok(!self.is_ancestor(b.ino, a)? && a.ino < b.ino)
     }
 
-    /// Returns true if `ancestor` is `dir` or above it. The rename lock is held, or `dir` itself is.
+    /// Returns true if `ancestor` is `dir` or above it. The rename lock is held.
     fn is_ancestor(&self, ancestor: Ino, dir: &Shared<F>) -> Result<bool> {
         let mut at = Arc::clone(dir);
         for _ in 0..DEPTH_MAX {

@@ -10,10 +10,12 @@
 //! | `stale` | can a pointer reach the disk before its data? |
 //! | `full_volume` | do several callers ever get more than the volume has? |
 //! | `removal` | does a removed file leave nothing when another task looks at it? |
+//! | `renames` | do calls that lock several directories ever wait for each other? |
 
 mod attributes;
 mod full_volume;
 mod removal;
+mod renames;
 mod stale;
 mod write_back;
 
