@@ -11,15 +11,16 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use moafs_disk::Kind;
+use moafs_disk::{Cause, DiskExt, Kind, Lba, Tag};
 use moafs_vfs::format::{Admission, FormatOp, OpKind, Progress};
-use moafs_vfs::types::{Lbn, Mapping};
+use moafs_vfs::types::{FileKind, Lbn, Mapping};
 use moafs_vfs::{Error, Result};
 
 use super::incore::{Incore, Life};
 use super::op::ExtOp;
 use super::volume::Ext;
 use crate::format::checksum::{ORPHAN_MAGIC, ORPHAN_TAIL_BYTES};
+use crate::format::inode::InodeFlags;
 use crate::format::superblock::RoCompat;
 use crate::format::{BlockNo, Geometry, Inode, InodeNo, Sealed, Superblock, put_u32, u32_at};
 use crate::meta::{Block, Level};
@@ -190,6 +191,9 @@ impl Ext {
             (state.inode.links, state.inode.size)
         };
         let from = if links == 0 { 0 } else { size.div_ceil(self.geo.block_size.into()) };
+        if links > 0 {
+            self.zero_behind_end(node, size)?;
+        }
         loop {
             let mut admission = Admission::none();
             let mut op = self.begin_op(OpKind::Unmap, &mut admission)?;
@@ -202,6 +206,27 @@ impl Ext {
                 return Ok(());
             }
         }
+    }
+
+    /// Zeroes the last block of a truncated file behind the end, durably. The truncation may not have come to it, and
+    /// most drivers do not look at it when the file grows again.
+    fn zero_behind_end(&self, node: &Incore, size: u64) -> Result<()> {
+        let (block_bytes, flags) = (u64::from(self.geo.block_size), node.inode().flags);
+        let within = (size % block_bytes) as usize;
+        let is_elsewhere = flags.intersects(InodeFlags::INLINE_DATA | InodeFlags::ENCRYPT);
+        if within == 0 || node.kind != FileKind::Regular || is_elsewhere {
+            return Ok(());
+        }
+        let Mapping::Run(run) = self.map_run(node, Lbn(size / block_bytes), 1)? else { return Ok(()) };
+        let at = Lba::from_byte(run.start.0 * block_bytes);
+        let tag = Tag::new(Kind::Data, node.ino.0.into(), Cause::Volume);
+        let zeroed = self.disk.read(at, self.geo.block_bytes(), tag).and_then(|mut block| {
+            block[within..].fill(0);
+            let written = self.disk.write(at, block.freeze(), tag)?;
+            self.disk.make_durable(written)
+        });
+        let what = || format!("zeroing the last block of inode {} behind its end", node.ino);
+        self.health.watch(zeroed.map_err(|source| Error::disk(what(), source)))
     }
 
     fn finish_member(&self, op: &mut ExtOp<'_>, node: &Arc<Incore>, links: u16) -> Result<()> {

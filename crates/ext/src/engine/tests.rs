@@ -432,6 +432,31 @@ fn a_file_that_was_cut_and_not_unmapped_loses_its_blocks_after_a_crash() {
     }
 }
 
+/// Other drivers expect zeros there when the file grows again.
+#[test]
+fn the_last_block_of_a_file_that_a_mount_cuts_ends_with_zeros() {
+    for features in [FeatureSet::EXT3, FeatureSet::EXT4] {
+        let volume = Volume::with(features, 1024, 64);
+        let file = volume.create(&volume.root, "file", FileKind::Regular, None);
+        volume.write(&file, 0, 8, 1);
+        let mut admission = Admission::none();
+        let mut op = volume.ext.begin(OpKind::Attr, &mut admission).unwrap();
+        let put = Attr { size: 5 * 1024 + 100, ..volume.ext.attr(&file) };
+        op.inode_put(&file, &put, put.size).unwrap();
+        op.end();
+        volume.ext.commit(CommitReason::Sync).unwrap();
+        let after = after_power_cut(&volume);
+        let cut = after.ext.load(Ino(file.ino.0.into())).unwrap().1;
+        let Mapping::Run(run) = after.ext.map(&cut, Lbn(5), 1).unwrap() else { panic!("it has a last block") };
+        let mut last = [9; 1024];
+        after.mem.peek(run.start.0 * 1024, &mut last);
+        assert_eq!(last[..100], [1; 100]);
+        assert_eq!(last[100..], [0; 924]);
+        drop(cut);
+        after.close();
+    }
+}
+
 #[test]
 fn a_file_in_more_groups_than_the_log_has_blocks_can_be_removed() {
     for features in [FeatureSet::EXT3, FeatureSet::EXT4] {
