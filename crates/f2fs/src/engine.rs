@@ -216,6 +216,9 @@ impl Format for F2fs {
             return Err(Error::Posix(libc::ENOSPC));
         }
         let admission = Admission::new(blocks, space::keeper(&self.space));
+        if blocks > data_blocks && !self.has_node_ids(data_blocks) {
+            return Err(Error::Posix(libc::ENOSPC));
+        }
         self.prepare_room(blocks)?;
         Ok(admission)
     }

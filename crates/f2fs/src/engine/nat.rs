@@ -50,6 +50,8 @@ struct State {
 pub(super) struct Nat {
     disk: SharedDisk,
     geo: Geometry,
+    /// All ids are below it.
+    pub(super) end: Nid,
     reserved: BTreeSet<Nid>,
     state: Mutex<State>,
 }
@@ -87,12 +89,12 @@ impl Nat {
             leaving: Vec::new(),
         };
         let reserved = reserved.into_iter().chain((0..=3).map(Nid)).collect();
-        Nat { disk, geo: geo.clone(), reserved, state: Mutex::new(state) }
+        Nat { disk, geo: geo.clone(), end: Nid(geo.nid_max()), reserved, state: Mutex::new(state) }
     }
 
     /// Returns an id's entry. An id beyond the table is free.
     pub(super) fn get(&self, nid: Nid) -> Result<NatEntry> {
-        if nid.0 >= self.geo.nid_max() {
+        if nid >= self.end {
             return Ok(NatEntry::default());
         }
         loop {
@@ -106,7 +108,7 @@ impl Nat {
 
     /// Returns an id's entry if that takes no request.
     pub(super) fn known(&self, nid: Nid) -> Option<NatEntry> {
-        self.state.lock().newest(nid).filter(|_| nid.0 < self.geo.nid_max())
+        self.state.lock().newest(nid).filter(|_| nid < self.end)
     }
 
     /// Changes an id's entry in memory; the next checkpoint writes it.
@@ -140,6 +142,13 @@ impl Nat {
         }
     }
 
+    /// Returns how many ids there are, used ones included, and those left out that wait for a checkpoint.
+    pub(super) fn usable(&self) -> u64 {
+        let state = self.state.lock();
+        let waiting = state.freed.len() + state.leaving.len();
+        u64::from(self.end.0.saturating_sub(Nid::ROOT.0)).saturating_sub(waiting as u64)
+    }
+
     /// Marks an id as used by an inode or node that recovery found.
     pub(super) fn claim(&self, nid: Nid) {
         let mut state = self.state.lock();
@@ -162,7 +171,7 @@ impl Nat {
         for block in blocks {
             let first = block * NAT_PER_BLOCK as u32;
             for nid in (first..first + NAT_PER_BLOCK as u32).map(Nid) {
-                let used = self.reserved.contains(&nid) || nid.0 >= self.geo.nid_max();
+                let used = self.reserved.contains(&nid) || nid >= self.end;
                 if !used && state.newest(nid).is_some_and(|entry| entry.addr == BlkAddr::NULL) {
                     found.push(nid);
                 }

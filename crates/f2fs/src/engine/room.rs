@@ -95,6 +95,13 @@ impl F2fs {
         }
     }
 
+    /// Returns true if each block that was promised could become a node, `data_blocks` excepted: there are as many node
+    /// ids that wait for no checkpoint.
+    pub(super) fn has_node_ids(&self, data_blocks: u64) -> bool {
+        let (nodes, promised) = self.space.nodes_and_promised();
+        nodes.saturating_add(promised.saturating_sub(data_blocks)) <= self.nat.usable()
+    }
+
     /// Gains room for a caller that found none: by turns, a checkpoint releases what only the last
     /// one holds, and a segment is emptied. `ENOSPC` if the latter is in vain too often in a row.
     pub(super) fn gain_room(&self, search: &mut RoomSearch) -> Result<()> {
@@ -442,7 +449,7 @@ mod tests {
 
     use super::*;
     use crate::OpenOptions;
-    use crate::format::BLOCK;
+    use crate::format::{BLOCK, Nid};
     use crate::judge::{assert_clean, features, mount, name, new, root, volume};
 
     const ROOT: Ino = Ino(3);
@@ -612,6 +619,23 @@ mod tests {
         inos.iter().for_each(|ino| vfs.forget(*ino, 1));
         vfs.run_background_step();
         (6..10).for_each(|i| unlink(&vfs, &format!("{i}")).expect("the others are reaped"));
+        vfs.close().expect("it closes");
+        assert_clean(&mem, "afterwards");
+    }
+
+    #[test]
+    fn the_node_id_of_a_removed_file_can_be_had_at_once() {
+        let mem = volume(64, features()[0]);
+        let mut fs = opened(&mem);
+        fs.nat.end = Nid(60);
+        let vfs = Vfs::new(fs, mem.clone(), Live::new(), Options { syncer: false, ..Options::default() });
+        let make = |text: &str| create(&vfs, text).map(|ino| vfs.forget(ino, 1));
+        let made = (0..60).find(|i| make(&format!("{i}")).is_err()).expect("there are fewer ids");
+        assert!(made > 40, "{made} files");
+        for round in 0..made {
+            unlink(&vfs, &format!("{round}")).expect("deleting always works");
+            make(&format!("new{round}")).expect("its id is free");
+        }
         vfs.close().expect("it closes");
         assert_clean(&mem, "afterwards");
     }

@@ -174,6 +174,12 @@ impl MainArea {
         self.user_blocks.saturating_sub(state.usage.blocks).saturating_sub(state.promised)
     }
 
+    /// Returns the number of nodes, and of blocks that were promised.
+    pub(in crate::engine) fn nodes_and_promised(&self) -> (u64, u64) {
+        let state = self.state();
+        (state.usage.nodes.into(), state.promised)
+    }
+
     /// Promises `blocks`, if there are so many; false otherwise.
     pub(in crate::engine) fn promise(&self, blocks: u64) -> bool {
         let mut state = self.state();
