@@ -1,9 +1,9 @@
 //! Recovery after a crash of our own: returning leaks while the volume is in use.
 //!
 //! Soft updates leave leaks at most: bits set for blocks and inodes that are not in use, inodes
-//! that no name leads to, link counts that are too high, blocks beyond the end of a file. Recovery
-//! finds them by reading all inodes, directories and maps once. Its one rule makes that safe beside
-//! clients:
+//! that no name leads to, link counts and counts of references that are too high, blocks beyond the
+//! end of a file. Recovery finds them by reading all inodes, directories and maps once. Its one rule
+//! makes that safe beside clients:
 //!
 //! > **An inode is looked at before its first change, the names of a directory before theirs.**
 //!
@@ -26,6 +26,7 @@
 //! | `Mend` | interrupted exchanges and renames; directories with two names; `..` that is wrong |
 //! | `Nameless` | inodes without names are deleted, directories before the inodes in them |
 //! | `Maps` | the blocks that inodes own are noted; blocks beyond the end and wrong block counts are repaired |
+//! | `References` | attribute blocks that inodes share get the right numbers of references |
 //! | `Blocks` | blocks that are not owned become free |
 //!
 //! Directories are neither moved nor removed before `Mend` is through, so the set of inodes
@@ -39,6 +40,7 @@ mod exchanges;
 mod free;
 mod known;
 mod names;
+mod references;
 mod renames;
 mod state;
 mod visit;
@@ -223,9 +225,15 @@ impl Ext {
                 pass.phase = match (to, next(group)) {
                     (Some(index), _) => Phase::Maps(group, index),
                     (None, Some(group)) => Phase::Maps(group, 0),
-                    (None, None) => Phase::Blocks(GroupNo(0)),
+                    (None, None) => Phase::References,
                 };
                 Ok(cost)
+            }
+            Phase::References => {
+                if !self.correct_some_references()? {
+                    pass.phase = Phase::Blocks(GroupNo(0));
+                }
+                Ok(GROUP_COST)
             }
             Phase::Blocks(group) => {
                 self.free_unowned(group)?;

@@ -4,6 +4,8 @@
 //! Attribute blocks are never changed in place: a new block is written, the inode's pointer changes
 //! to it, the old one becomes free (or, where inodes share it, loses a reference) after that.
 
+use std::sync::Arc;
+
 use moafs_disk::{Buf, Kind, SECTOR};
 use moafs_vfs::format::Admission;
 use moafs_vfs::types::{SetMode, XattrKey, XattrSpace};
@@ -15,7 +17,7 @@ use crate::format::superblock::{Compat, Incompat};
 use crate::format::xattr::{self as codec, Area, Attribute};
 use crate::format::{BlockNo, Damage, InodeNo, Place, Sealed, Structure};
 use crate::health::damaged;
-use crate::meta::{Freed, Level, Use};
+use crate::meta::{Block, Freed, Level, Use};
 
 /// An attribute as it is stored: its value is here, or in an inode of its own, with this many bytes.
 pub(super) struct StoredAttribute {
@@ -78,7 +80,7 @@ impl Ext {
         let mut all = self.list(Area::Inode(area), place).map_err(damaged)?;
         if inode.file_acl != 0 {
             all.extend(
-                self.with_xattr_block(node, inode.file_acl, |bytes, place| self.list(Area::Block(bytes), place))?,
+                self.with_xattr_block(node.ino, inode.file_acl, |bytes, place| self.list(Area::Block(bytes), place))?,
             );
         }
         Ok(all)
@@ -86,11 +88,11 @@ impl Ext {
 
     fn with_xattr_block<R>(
         &self,
-        node: &Incore,
+        ino: InodeNo,
         no: u64,
         look: impl FnOnce(&[u8], Place) -> std::result::Result<R, Damage>,
     ) -> Result<R> {
-        let place = Place::new(Structure::XattrBlock(node.ino), BlockNo(no));
+        let place = Place::new(Structure::XattrBlock(ino), BlockNo(no));
         if self.alloc.is_fixed(no, 1) {
             return Err(damaged(place.damage("it lies outside the volume or in the volume's own metadata")));
         }
@@ -173,26 +175,54 @@ impl Ext {
     fn same_attributes(&self, node: &Incore, old: u64, new: &[u8]) -> Result<bool> {
         let place = Place::of(Structure::XattrBlock(node.ino));
         let new = codec::list(Area::Block(new), place).map_err(damaged)?;
-        let old = self.with_xattr_block(node, old, |bytes, place| codec::list(Area::Block(bytes), place))?;
+        let old = self.with_xattr_block(node.ino, old, |bytes, place| codec::list(Area::Block(bytes), place))?;
         Ok(old == new)
     }
 
     /// Takes an attribute block from an inode, once `needs` is on disk.
     pub(super) fn release_xattr_block(&self, node: &Incore, no: u64, needs: Level) -> Result<()> {
-        self.with_xattr_block(node, no, |_, _| Ok(()))?;
+        self.with_xattr_block(node.ino, no, |_, _| Ok(()))?;
         let block = self.meta.get(no, Kind::Xattr)?;
         let is_last = {
             let _one_at_a_time = self.shared_xattrs.lock();
+            if self.recovery.defers_release(no, needs) {
+                return Ok(());
+            }
             let shares = block.view(codec::refcount);
             if shares > 1 {
-                block.holds(Sealed::Xattrs(BlockNo(no)));
-                self.meta.change(&block, 0..SECTOR, needs, |bytes| codec::set_refcount(bytes, shares - 1));
+                self.set_xattr_references(&block, shares - 1, needs);
             }
             shares <= 1
         };
         // Inodes that gave up their reference before may still point to it on the disk.
         let needs = needs.max(block.pending(0));
         if is_last { self.alloc.free(needs, Freed::Meta { block: no }) } else { Ok(()) }
+    }
+
+    /// Corrects the number of references to an attribute block as recovery found it. A block without any becomes free.
+    pub(super) fn correct_xattr_references(&self, no: u64) -> Result<()> {
+        let block = self.meta.get(no, Kind::Xattr)?;
+        let needs = {
+            let _one_at_a_time = self.shared_xattrs.lock();
+            let Some(wrong) = self.recovery.take_wrong_references(no) else { return Ok(()) };
+            let left = i64::from(block.view(codec::refcount)) - wrong.excess;
+            if let Ok(left @ 1..) = u32::try_from(left) {
+                self.set_xattr_references(&block, left, wrong.needs);
+                return Ok(());
+            }
+            wrong.needs.max(block.pending(0))
+        };
+        self.alloc.free(needs, Freed::Meta { block: no })
+    }
+
+    fn set_xattr_references(&self, block: &Arc<Block>, references: u32, needs: Level) {
+        block.holds(Sealed::Xattrs(BlockNo(block.no)));
+        self.meta.change(block, 0..SECTOR, needs, |bytes| codec::set_refcount(bytes, references));
+    }
+
+    /// Returns the number of references to an attribute block of an inode, as the block says.
+    pub(super) fn xattr_references(&self, ino: InodeNo, no: u64) -> Result<u32> {
+        self.with_xattr_block(ino, no, |bytes, _| Ok(codec::refcount(bytes)))
     }
 
     /// Sets the feature of volumes with attributes.

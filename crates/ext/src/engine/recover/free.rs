@@ -100,6 +100,10 @@ impl Ext {
         if !self.registry.condemn(&node) && !self.recovery.closing.load(Ordering::Acquire) {
             return Ok(None);
         }
+        let file_acl = node.state.lock().inode.file_acl;
+        if file_acl != 0 && !self.recovery.known.lock().is_mapped(ino.0) {
+            self.note_attribute_block(ino, file_acl)?;
+        }
         self.recovery.note_new(ino);
         self.delete(&node, needs).map(Some)
     }
@@ -159,6 +163,15 @@ impl Ext {
                 self.health.watch(Err(damaged(place.damage(what))))
             }
         }
+    }
+
+    // -- references to attribute blocks
+
+    /// Corrects some of the wrong numbers of references, after all inodes were looked at. False if there were none.
+    pub(super) fn correct_some_references(&self) -> Result<bool> {
+        let blocks = self.recovery.known.lock().references.end_counting();
+        blocks.iter().try_for_each(|block| self.correct_xattr_references(*block))?;
+        Ok(!blocks.is_empty())
     }
 
     // -- blocks without an owner

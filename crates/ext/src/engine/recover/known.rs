@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::references::References;
 use crate::format::inode::Inode;
 use crate::format::{BlockNo, Geometry, GroupNo, InodeNo, bitmap};
 
@@ -92,6 +93,10 @@ pub(super) struct Known {
     excess: BTreeMap<u32, Vec<u16>>,
     /// Blocks that belong to inodes, a bitmap per group.
     owned: Vec<Vec<u8>>,
+    /// Those of them that hold attributes, a bitmap for each group that has any.
+    attributes: BTreeMap<u32, Vec<u8>>,
+    /// The numbers of references that attribute blocks say.
+    pub(super) references: References,
     /// Directories still to be read, each with the directory that names it.
     pub(super) pending: Vec<(u32, u32)>,
     /// The inode that `..` names in directories that were read before their turn.
@@ -122,6 +127,8 @@ impl Known {
             touched: Bits::new(geo),
             excess: BTreeMap::new(),
             owned: vec![Vec::new(); geo.groups as usize],
+            attributes: BTreeMap::new(),
+            references: References::new(),
             pending: vec![(InodeNo::ROOT.0, InodeNo::ROOT.0)],
             dot_dots: BTreeMap::new(),
             doubles: BTreeSet::new(),
@@ -140,6 +147,8 @@ impl Known {
         let before = std::mem::replace(self, fresh);
         self.mapped = before.mapped;
         self.owned = before.owned;
+        self.attributes = before.attributes;
+        self.references = before.references;
         self.incomplete = before.incomplete;
     }
 
@@ -149,7 +158,8 @@ impl Known {
         let pairs = self.pending.capacity() + self.dot_dots.len() + self.misplaced.len() + self.doubles.len();
         bits.iter().map(|bits| bits.memory()).sum::<usize>()
             + self.excess.values().map(|counts| 2 * counts.len()).sum::<usize>()
-            + self.owned.iter().map(Vec::len).sum::<usize>()
+            + self.owned.iter().chain(self.attributes.values()).map(Vec::len).sum::<usize>()
+            + self.references.memory()
             + pairs * size_of::<(u32, u32)>()
     }
 
@@ -301,6 +311,24 @@ impl Known {
         let was = bitmap::test(owned, bit);
         bitmap::set(owned, bit);
         !was
+    }
+
+    /// Notes that an inode refers to an attribute block, which says that it has `references` references. Returns false
+    /// if the block was noted to be another one's, and not for attributes.
+    pub(super) fn own_attributes(&mut self, block: u64, references: u32) -> bool {
+        let is_first = self.own(block);
+        let Some((group, bit)) = self.geo.bit_of_block(BlockNo(block)) else { return false };
+        let bytes = self.geo.block_bytes();
+        let attributes = self.attributes.entry(group.0).or_insert_with(|| vec![0; bytes]);
+        if is_first {
+            bitmap::set(attributes, bit);
+            self.references.note(block, i64::from(references) - 1);
+        } else if bitmap::test(attributes, bit) {
+            self.references.note(block, -1);
+        } else {
+            return false;
+        }
+        true
     }
 
     /// Takes the bitmap of a group's owned blocks; empty if it has none.

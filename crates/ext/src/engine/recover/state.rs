@@ -7,6 +7,7 @@ use moafs_runtime::leaf::atomic::{AtomicBool, Ordering};
 use moafs_runtime::{Rt, lock};
 
 use super::known::Known;
+use super::references::WrongReferences;
 use crate::format::{Geometry, GroupNo, InodeNo};
 use crate::meta::Level;
 
@@ -24,6 +25,7 @@ pub(super) enum Phase {
     NamelessDirectories,
     NamelessFiles(GroupNo),
     Maps(GroupNo, u32),
+    References,
     Blocks(GroupNo),
     Done,
 }
@@ -129,6 +131,19 @@ impl Recovery {
     pub(in crate::engine) fn is_settled(&self, directories: bool) -> bool {
         let settled = if directories { &self.settled } else { &self.may_change };
         !self.is_active() || settled.load(Ordering::Acquire)
+    }
+
+    /// Returns true if recovery has noted that an inode gives up its reference to an attribute block, at the level
+    /// `needs`; false if the block's number of references is to be changed at once. To be called with the lock of
+    /// shared blocks held.
+    pub(in crate::engine) fn defers_release(&self, block: u64, needs: Level) -> bool {
+        self.is_active() && self.known.lock().references.defer(block, needs)
+    }
+
+    /// Takes the correction of an attribute block, with the lock of shared blocks held: from then on its number of
+    /// references is right.
+    pub(in crate::engine) fn take_wrong_references(&self, block: u64) -> Option<WrongReferences> {
+        self.known.lock().references.take(block)
     }
 
     /// Returns the bytes of memory that recovery takes.

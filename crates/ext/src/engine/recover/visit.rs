@@ -149,8 +149,7 @@ impl Ext {
         let mut walk = Walk { ino, table: at.block, end, counted: 0, read: 0, overhangs: false, reserved };
         if inode.file_acl != 0 {
             walk.counted += 1;
-            // Several inodes may share an attribute block.
-            self.recovery.known.lock().own(inode.file_acl);
+            self.note_attribute_block(ino, inode.file_acl)?;
         }
         if self.has_pointers(kind, &inode) {
             for (slot, pointer) in inode.block.into_iter().enumerate() {
@@ -163,6 +162,20 @@ impl Ext {
             self.mend_map(&walk)?;
         }
         Ok(walk.read)
+    }
+
+    /// Notes that an inode refers to an attribute block, which it may share with others.
+    pub(super) fn note_attribute_block(&self, ino: InodeNo, block: u64) -> Result<()> {
+        if self.is_reserved(ino) {
+            self.recovery.known.lock().own(block);
+            return Ok(());
+        }
+        let references = self.xattr_references(ino, block)?;
+        if self.recovery.known.lock().own_attributes(block, references) {
+            return Ok(());
+        }
+        let place = Place::new(Structure::XattrBlock(ino), BlockNo(block));
+        Err(damaged(place.damage("it belongs to another owner as well, and not as a block of attributes")))
     }
 
     /// Returns the kind of an inode in use, if it is sound.

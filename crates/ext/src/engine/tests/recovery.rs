@@ -187,6 +187,90 @@ fn attribute_blocks_and_a_removed_directory_that_is_in_use_keep_their_blocks() {
     close(vfs, &mem);
 }
 
+/// A volume as a crash leaves it, with an attribute block that files share, and what is done while it recovers.
+struct Shared {
+    /// The number of references that the block says it has.
+    stored: u32,
+    users: &'static [&'static str],
+    /// The users that lose their attributes before the pass.
+    removed: &'static [&'static str],
+    /// The users that the crash has left without a name.
+    nameless: &'static [&'static str],
+}
+
+const FILE_ACL: u64 = 0x68;
+
+/// Has files share the attribute block of the first of them, as other drivers do.
+fn share(mem: &Arc<MemDisk>, inodes: &[Ino], stored: u32) {
+    let mut block = [0; 4];
+    mem.peek(slot_at(mem, inodes[0]) + FILE_ACL, &mut block);
+    let block = u32::from_le_bytes(block);
+    for ino in &inodes[1..] {
+        let slot = slot_at(mem, *ino);
+        poke32(mem, slot + FILE_ACL, block);
+        poke32(mem, slot + BLOCKS, 2);
+    }
+    poke32(mem, u64::from(block) * 1024 + 4, stored);
+}
+
+/// Takes the only name of a file, of one character.
+fn take_name(mem: &MemDisk, ino: Ino, text: &str) {
+    let (bytes, ino) = (mem.to_bytes(), (ino.0 as u32).to_le_bytes());
+    let is_entry = |entry: &&[u8]| entry[..4] == ino && entry[6..9] == [1, 1, text.as_bytes()[0]];
+    let at = bytes
+        .chunks_exact(4)
+        .zip(0..)
+        .map(|(_, word)| 4 * word)
+        .find(|at| bytes.get(*at..at + 9).as_ref().is_some_and(is_entry));
+    poke32(mem, at.expect("it has a name") as u64, 0);
+}
+
+#[test]
+fn attribute_blocks_that_files_share_get_the_right_count() {
+    let cases = [
+        Shared { stored: 4, users: &["a", "b"], removed: &[], nameless: &[] },
+        Shared { stored: 3, users: &["a", "b"], removed: &["a"], nameless: &[] },
+        Shared { stored: 3, users: &["a"], removed: &["a"], nameless: &[] },
+        Shared { stored: 2, users: &["a", "b"], removed: &["a", "b"], nameless: &[] },
+        Shared { stored: 1, users: &["a", "b", "c"], removed: &["a"], nameless: &[] },
+        Shared { stored: 1, users: &["a", "b"], removed: &["a", "b"], nameless: &[] },
+        Shared { stored: 3, users: &["a", "b"], removed: &[], nameless: &["b"] },
+        Shared { stored: 1, users: &["a", "b"], removed: &[], nameless: &["b"] },
+        Shared { stored: 3, users: &["a", "b"], removed: &["a"], nameless: &["b"] },
+    ];
+    for Shared { stored, users, removed, nameless } in cases {
+        let what = format!("{stored} for {users:?}, {removed:?} removed, {nameless:?} without names");
+        let mem = new_volume(1024, 16);
+        let vfs = mount(&mem);
+        let inodes: Vec<Ino> = users.iter().map(|text| file_of(&vfs, ROOT, text, 1, 0)).collect();
+        vfs.set_xattr(&who(), inodes[0], b"user.large", &[7; 700], SetMode::Any).unwrap();
+        vfs.sync().unwrap();
+        let mem = crash(vfs, &mem);
+        share(&mem, &inodes, stored);
+        let is_nameless = |text: &str| nameless.contains(&text);
+        users
+            .iter()
+            .zip(&inodes)
+            .filter(|(text, _)| is_nameless(text))
+            .for_each(|(text, ino)| take_name(&mem, *ino, text));
+        let vfs = mount(&mem);
+        for text in removed {
+            let ino = vfs.lookup(&who(), ROOT, name(text)).unwrap().ino;
+            vfs.remove_xattr(&who(), ino, b"user.large").unwrap();
+            vfs.forget(ino, 1);
+        }
+        run_background_step(&vfs);
+        fill_up(&vfs);
+        vfs.shrink(0);
+        for text in users.iter().filter(|text| !removed.contains(text) && !nameless.contains(text)) {
+            let ino = vfs.lookup(&who(), ROOT, name(text)).unwrap().ino;
+            assert_eq!(vfs.get_xattr(&who(), ino, b"user.large").expect(&what), [7; 700], "{what}");
+            vfs.forget(ino, 1);
+        }
+        close(vfs, &mem);
+    }
+}
+
 // -- link counts
 
 /// Returns a volume with trees, as a crash leaves it.
