@@ -271,6 +271,33 @@ fn attribute_blocks_that_files_share_get_the_right_count() {
     }
 }
 
+/// The metadata have the truncation, and the device not the zeros in the last block.
+#[test]
+fn a_truncated_file_that_grows_after_a_crash_shows_zeros() {
+    for features in [FeatureSet::EXT2, FeatureSet::EXT3, FeatureSet::EXT4] {
+        let volume = Volume::with(features, 1024, 16);
+        let mem = volume.close();
+        let vfs = mount(&mem);
+        let file = file_of(&vfs, ROOT, "file", 7, 6000);
+        vfs.sync().unwrap();
+        let resize = |vfs: &Vfs<Ext>, size: u64| {
+            vfs.set_attr(&who(), file, &SetAttr { size: Some(size), ..SetAttr::default() }).unwrap();
+        };
+        resize(&vfs, 1500);
+        vfs.format().commit(CommitReason::Age).unwrap();
+        let mem = crash(vfs, &mem);
+        let vfs = mount(&mem);
+        assert_eq!(vfs.stat(file).unwrap().attr.size, 1500);
+        resize(&vfs, 6000);
+        vfs.sync().unwrap();
+        let bytes = content(&vfs, file);
+        assert_eq!((bytes.len(), &bytes[..1500]), (6000, &[7; 1500][..]));
+        assert!(bytes[1500..].iter().all(|byte| *byte == 0), "old bytes came back");
+        run_background_step(&vfs);
+        close(vfs, &mem);
+    }
+}
+
 // -- link counts
 
 /// Returns a volume with trees, as a crash leaves it.

@@ -3,14 +3,17 @@
 mod overfull;
 
 use moafs_disk::MemDisk;
+use moafs_vfs::api::SetAttr;
+use moafs_vfs::format::CommitReason;
 use moafs_vfs::types::Ino;
+use moafs_vfs::{Format, Vfs};
 
 use super::*;
 use crate::check::{CheckOptions, Issue, check};
 use crate::engine::mount::read_pack;
 use crate::engine::superblocks::read_superblock;
 use crate::format::{BLOCK, put_u32};
-use crate::judge::{features, mount, name, new, root, volume};
+use crate::judge::{assert_clean, features, mount, name, new, root, volume};
 
 const ROOT: Ino = Ino(3);
 /// The directories `dir` and `dir/victim`, the inodes that are made first.
@@ -65,6 +68,40 @@ fn findings_after_recovery(disk: &Arc<MemDisk>) -> Vec<Issue> {
     mount(disk).close().unwrap();
     let outcome = check(&**disk, &CheckOptions::default(), &mut |_| ()).unwrap();
     outcome.findings.into_iter().map(|finding| finding.issue).collect()
+}
+
+/// The checkpoint has the truncation, and not the zeros in the last block.
+#[test]
+fn a_truncated_file_that_grows_after_a_crash_shows_zeros() {
+    for by_writing in [false, true] {
+        let disk = volume(64, features()[0]);
+        let vfs = mount(&disk);
+        let file = vfs.create(&root(), ROOT, name(b"file"), &new(FileKind::Regular)).unwrap().ino;
+        vfs.write(&root(), file, 0, &[7; 4 * BLOCK], false).unwrap();
+        vfs.sync().unwrap();
+        let resize = |vfs: &Vfs<F2fs>, size: u64| {
+            let set = SetAttr { size: Some(size), ..SetAttr::default() };
+            vfs.set_attr(&root(), file, &set).unwrap();
+        };
+        resize(&vfs, BLOCK as u64 + 100);
+        vfs.format().commit(CommitReason::Age).unwrap();
+        let disk = Arc::new(disk.snapshot());
+        let vfs = mount(&disk);
+        assert_eq!(vfs.stat(file).unwrap().attr.size, BLOCK as u64 + 100);
+        if by_writing {
+            vfs.write(&root(), file, 4 * BLOCK as u64 - 1, &[0], false).unwrap();
+        } else {
+            resize(&vfs, 4 * BLOCK as u64);
+        }
+        vfs.sync().unwrap();
+        vfs.shrink(0);
+        let mut bytes = vec![9; 4 * BLOCK];
+        assert_eq!(vfs.read(file, 0, &mut bytes).unwrap(), bytes.len());
+        assert!(bytes[..BLOCK + 100].iter().all(|byte| *byte == 7));
+        assert!(bytes[BLOCK + 100..].iter().all(|byte| *byte == 0), "old bytes came back");
+        vfs.close().unwrap();
+        assert_clean(&disk, "after the file has grown");
+    }
 }
 
 #[test]
