@@ -93,14 +93,16 @@ impl Ext {
         let replayed = needs_replay && read_only.is_some();
         if replayed {
             let (shown, replay) = journal::read_through(&disk, &superblock, &geo)?;
-            notes.push(format!(
-                "{} transactions are read from the journal, which has to be replayed",
-                replay.transactions
-            ));
+            if replay.transactions > 0 {
+                notes.push(format!(
+                    "{} transactions are read from the journal, which has to be replayed",
+                    replay.transactions
+                ));
+            }
             disk = shown;
         } else if read_only.is_none() && (has_journal || needs_replay) {
             let (opened, replay) = journal::recover(&disk, &superblock, &geo, needs_replay)?;
-            if needs_replay {
+            if replay.transactions > 0 {
                 notes.push(format!("{} transactions of the journal were replayed", replay.transactions));
             }
             log = Some(opened);

@@ -28,6 +28,7 @@ mod swaparea;
 use super::{Ext, Incore, OpenOptions};
 use crate::alloc::Fit;
 use crate::format::{GroupNo, Inode};
+use crate::head::read_superblock;
 use crate::judge;
 use crate::meta::tests::Held;
 use crate::meta::{Freed, Level};
@@ -430,6 +431,27 @@ fn a_file_that_was_cut_and_not_unmapped_loses_its_blocks_after_a_crash() {
         drop(file);
         volume.close();
     }
+}
+
+#[test]
+fn a_mount_tells_how_many_transactions_were_replayed_if_there_were_any() {
+    let open = |mem: &Arc<MemDisk>, read_only| {
+        let ext = Ext::open(mem.clone(), Live::new(), OpenOptions { read_only, ..OpenOptions::default() }).unwrap();
+        ext.shape.notes.clone()
+    };
+    let volume = Volume::with(FeatureSet::EXT4, 1024, 64);
+    let unchanged = Arc::new(volume.mem.snapshot());
+    let shared: SharedDisk = unchanged.clone();
+    assert!(crate::journal::needs_replay(&read_superblock(&shared).unwrap()));
+    let none: [String; 0] = [];
+    assert_eq!(open(&unchanged, true), none);
+    assert_eq!(open(&unchanged, false), none);
+    volume.create(&volume.root, "file", FileKind::Regular, None);
+    volume.ext.commit(CommitReason::Sync).unwrap();
+    let changed = Arc::new(volume.mem.snapshot());
+    assert_eq!(open(&changed, true), ["1 transactions are read from the journal, which has to be replayed"]);
+    assert_eq!(open(&changed, false), ["1 transactions of the journal were replayed"]);
+    volume.close();
 }
 
 /// Other drivers expect zeros there when the file grows again.
