@@ -74,22 +74,33 @@ impl<F: Format> Ops<F> {
         Ok(Op { ops: self, op: Some(op), kind, told: SmallVec::new() })
     }
 
-    /// Tells the format the attributes of these inodes.
+    /// Tells the format the attributes of these inodes. The first error is returned, but all are tried.
     pub(crate) fn put_inodes(&self, inodes: &[Shared<F>]) -> Result<()> {
+        let mut outcome = Ok(());
         for chunk in inodes.chunks(OpKind::ATTR_INODES_MAX) {
-            let mut admission = Admission::none();
-            let mut op = self.begin(OpKind::Attr, &mut admission)?;
-            for inode in chunk {
-                let wanted = {
-                    let state = inode.state.lock();
-                    !state.freed && state.unput > Unput::Nothing
-                };
-                if wanted {
-                    op.put_known(inode)?;
-                }
+            if self.put_together(chunk).is_err() {
+                // One of them cannot be told (its block cannot be read): the others can.
+                let each = chunk.iter().map(std::slice::from_ref);
+                outcome = each.fold(outcome, |outcome, inode| outcome.and(self.put_together(inode)));
             }
-            op.end(&[]);
         }
+        outcome
+    }
+
+    /// Tells the format the attributes of these inodes in one op.
+    fn put_together(&self, inodes: &[Shared<F>]) -> Result<()> {
+        let mut admission = Admission::none();
+        let mut op = self.begin(OpKind::Attr, &mut admission)?;
+        for inode in inodes {
+            let wanted = {
+                let state = inode.state.lock();
+                !state.freed && state.unput > Unput::Nothing
+            };
+            if wanted {
+                op.put_known(inode)?;
+            }
+        }
+        op.end(&[]);
         Ok(())
     }
 
@@ -130,9 +141,7 @@ impl<F: Format> Op<'_, F> {
     /// Announces a change that others see before [`Self::put`] tells of it, such as that of an extended attribute: an
     /// fsync of the inode from now on tells the format again, and reaches a commit point after the change.
     pub(crate) fn announce(&self, inode: &Shared<F>) {
-        let mut state = inode.state.lock();
-        state.note_change(Unput::Attributes);
-        self.ops.list_unput(&mut state, inode);
+        self.ops.unput(inode, Unput::Attributes, |_| ());
     }
 
     /// Tells the format the attributes of an inode as they are.
@@ -144,6 +153,24 @@ impl<F: Format> Op<'_, F> {
     /// the inode's lock is held exclusively.
     pub(crate) fn put(&mut self, inode: &Shared<F>, change: impl Fn(&mut Attr)) -> Result<()> {
         self.tell(inode, Some(change), |op, attr, disk_size| op.inode_put(&inode.node, attr, disk_size))
+    }
+
+    /// Puts attributes as [`Self::put`] does, after `first`, which drops pages that the change makes needless. Between
+    /// the two no other op tells of the inode, and a sync that begins in between waits: it makes the change durable,
+    /// where it does not find the pages any more. False, and nothing has changed, if `first` returns false.
+    pub(crate) fn put_after(
+        &mut self,
+        inode: &Shared<F>,
+        first: impl FnOnce() -> bool,
+        change: impl Fn(&mut Attr),
+    ) -> Result<bool> {
+        self.announce(inode);
+        let _put = inode.put.lock();
+        if !first() {
+            return Ok(false);
+        }
+        self.tell_locked(inode, Some(change), |op, attr, disk_size| op.inode_put(&inode.node, attr, disk_size))?;
+        Ok(true)
     }
 
     /// Puts attributes as [`Self::put`] does, for an inode whose last name has just gone.
@@ -158,6 +185,16 @@ impl<F: Format> Op<'_, F> {
         tell: impl FnOnce(&mut F::Op<'_>, &Attr, u64) -> Result<()>,
     ) -> Result<()> {
         let _put = inode.put.lock();
+        self.tell_locked(inode, change, tell)
+    }
+
+    /// Tells the format an inode's attributes. `put` of the inode is locked.
+    fn tell_locked<C: Fn(&mut Attr)>(
+        &mut self,
+        inode: &Shared<F>,
+        change: Option<C>,
+        tell: impl FnOnce(&mut F::Op<'_>, &Attr, u64) -> Result<()>,
+    ) -> Result<()> {
         let (attr, disk_size, changes) = {
             let pages = inode.pages.lock();
             let state = inode.state.lock();

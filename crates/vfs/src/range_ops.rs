@@ -30,7 +30,7 @@ impl<F: Format> Files<F> {
     pub(crate) fn truncate(&self, who: &Credentials, inode: &Shared<F>, size: u64, set: &SetAttr) -> Result<()> {
         self.make_room(self.shape.block_size as usize)?;
         let from = Lbn(size.div_ceil(self.block_bytes()));
-        let (_exclusive, edges) = loop {
+        let (_exclusive, mut edges) = loop {
             let locked = self.lock_to_unmap(inode, from, LBN_END)?;
             let grows = size > inode.size();
             if grows && size > self.format.file_bytes_max(&inode.node) {
@@ -47,9 +47,6 @@ impl<F: Format> Files<F> {
         if size > old {
             self.unmap_overhang(inode)?;
             self.zero_tail(inode, old, u64::MAX)?;
-        }
-        if size < old {
-            self.cut_tail(inode, size)?;
         }
         let now = self.timestamp();
         let kill = set.kill_suidgid || who.loses_set_ids();
@@ -68,15 +65,18 @@ impl<F: Format> Files<F> {
             self.unput(inode, Unput::Attributes, change);
             return Ok(());
         }
-        self.forget_edges(inode, from, LBN_END, edges);
-        match self.shorten(inode, from, change) {
-            // The bytes beyond the end have left memory, so the end moves in any case; the blocks go later.
+        let shortened = match self.shorten(inode, size, &mut edges, &change) {
+            // The file ends there in any case; its blocks go later.
             Err(error) if error.errno() == libc::ENOSPC => {
-                self.unput(inode, Unput::Attributes, change);
+                self.shorten_in_memory(inode, size, &mut edges, &change);
                 Ok(())
             }
             done => done,
+        };
+        if inode.size() < old {
+            self.clean_tail(inode);
         }
+        shortened
     }
 
     /// Returns true if the format has preallocated blocks of the file from `from` on.
@@ -87,17 +87,81 @@ impl<F: Format> Files<F> {
         Ok(self.format.map(&inode.node, from, u32::MAX)? != Mapping::Hole { len: u32::MAX })
     }
 
-    /// Makes `change`, which shortens a file, and unmaps its blocks from `from` on.
-    fn shorten(&self, inode: &Shared<F>, from: Lbn, change: impl Fn(&mut Attr)) -> Result<()> {
+    /// Makes `change`, which shortens a file to `size`, and drops its pages and blocks behind that. Nothing has changed
+    /// if there is no room for the first op.
+    fn shorten(&self, inode: &Shared<F>, size: u64, edges: &mut Admission, change: &impl Fn(&mut Attr)) -> Result<()> {
+        let from = Lbn(size.div_ceil(self.block_bytes()));
         self.note_overhang(inode, true);
-        let mut admission = Admission::none();
-        let mut op = self.begin(OpKind::Unmap, &mut admission)?;
-        op.put(inode, change)?;
-        let progress = op.unmap(&inode.node, from, None, UNMAP_BLOCKS_MAX, false)?;
-        op.end(&[inode]);
+        let progress = loop {
+            self.wait_for_cut(inode, size);
+            let mut admission = Admission::none();
+            let mut op = self.begin(OpKind::Unmap, &mut admission)?;
+            if !op.put_after(inode, || self.try_cut(inode, size, edges), change)? {
+                op.end(&[]);
+                continue;
+            }
+            let progress = op.unmap(&inode.node, from, None, UNMAP_BLOCKS_MAX, false)?;
+            op.end(&[inode]);
+            break progress;
+        };
         self.unmap_rest(inode, from, None, false, progress)?;
         self.note_overhang(inode, false);
         Ok(())
+    }
+
+    /// Makes `change`, which shortens a file to `size`, and drops its pages behind that. The format learns of it later.
+    fn shorten_in_memory(&self, inode: &Shared<F>, size: u64, edges: &mut Admission, change: &impl Fn(&mut Attr)) {
+        if inode.size() == size {
+            // The first op has dropped them.
+            return self.unput(inode, Unput::Attributes, change);
+        }
+        // A sync that does not find the pages any more waits for the new size.
+        self.unput(inode, Unput::Attributes, |_| ());
+        loop {
+            self.wait_for_cut(inode, size);
+            let _put = inode.put.lock();
+            if self.try_cut(inode, size, edges) {
+                self.unput(inode, Unput::Attributes, change);
+                return;
+            }
+        }
+    }
+
+    /// Waits until no page of the last block of a file of `size` bytes, or behind it, is in flight.
+    fn wait_for_cut(&self, inode: &Shared<F>, size: u64) {
+        self.wait_settled(inode, Lbn(size / self.block_bytes()), LBN_END);
+    }
+
+    /// Drops the pages behind `size`, of which none may have to be written any more, unless one of them or of the last
+    /// block is moving; false then. Never waits.
+    fn try_cut(&self, inode: &Shared<F>, size: u64, edges: &mut Admission) -> bool {
+        let (tail, within) = self.tail_at(size);
+        let from = Lbn(size.div_ceil(self.block_bytes()));
+        if inode.pages.lock().first_moving(tail, from).is_some() || !self.try_discard(inode, from, LBN_END) {
+            return false;
+        }
+        inode.pages.lock().cut(tail, within);
+        self.forget_edges(inode, from, LBN_END, edges);
+        true
+    }
+
+    /// Zeroes the rest of the last block of a file that was shortened.
+    fn clean_tail(&self, inode: &Shared<F>) {
+        let (tail, within) = self.tail_at(inode.size());
+        if within == 0 {
+            return;
+        }
+        // Only a block that is not in memory can fail to be zeroed; it is when the file grows.
+        let _ = self.zero_part(inode, tail, within as usize, self.shape.block_size as usize);
+        // Before the zeros the device may have got the bytes that were cut, and taken them for the file's.
+        self.wait_settled(inode, tail, tail + 1);
+        inode.pages.lock().cut(tail, within);
+        self.drop_inline_page(inode, tail);
+    }
+
+    /// Returns the block in which a file of `size` bytes ends, and how many of its bytes the file has there.
+    fn tail_at(&self, size: u64) -> (Lbn, u32) {
+        (Lbn(size / self.block_bytes()), (size % self.block_bytes()) as u32)
     }
 
     /// Locks a file to unmap `from..to`, with room for the map blocks that this may free though dirty pages on the
@@ -129,25 +193,10 @@ impl<F: Format> Files<F> {
     }
 
     /// Gives the file's dirty pages the space that they may need again, before `from..to` is unmapped.
-    fn forget_edges(&self, inode: &Shared<F>, from: Lbn, to: Lbn, mut edges: Admission) {
+    fn forget_edges(&self, inode: &Shared<F>, from: Lbn, to: Lbn, edges: &mut Admission) {
         let mut pages = inode.pages.lock();
         let more = pages.unplaced.forget_edges(from, to);
         pages.admission.absorb(edges.split(more));
-    }
-
-    /// Zeroes the last block behind the end and drops the pages behind it, before a file shrinks to `size`. Waits until
-    /// none of these pages is in flight.
-    fn cut_tail(&self, inode: &Shared<F>, size: u64) -> Result<()> {
-        let block_bytes = self.block_bytes();
-        let (tail, within) = (Lbn(size / block_bytes), (size % block_bytes) as usize);
-        self.wait_settled(inode, tail, tail + 1);
-        if within > 0 {
-            self.zero_part(inode, tail, within, block_bytes as usize)?;
-            inode.pages.lock().cut(tail, within as u32);
-            self.drop_inline_page(inode, tail);
-        }
-        self.discard(inode, Lbn(size.div_ceil(block_bytes)), LBN_END);
-        Ok(())
     }
 
     /// Drops the page of contents that lie in the inode, where the format cuts them: the page still has what is cut.
@@ -324,7 +373,7 @@ impl<F: Format> Files<F> {
         let block_bytes = self.block_bytes();
         let first = offset.div_ceil(block_bytes);
         // Behind the end of the file there is nothing to unmap, wherever that is.
-        let (_exclusive, edges) = self.lock_to_unmap(inode, Lbn(first), Lbn(end / block_bytes))?;
+        let (_exclusive, mut edges) = self.lock_to_unmap(inode, Lbn(first), Lbn(end / block_bytes))?;
         inode.check_alive()?;
         let size = inode.size();
         let end = if end >= size { size.next_multiple_of(block_bytes) } else { end };
@@ -343,9 +392,10 @@ impl<F: Format> Files<F> {
                 self.zero_part(inode, Lbn(last), 0, (end % block_bytes) as usize)?;
             }
         }
-        let newer = if first < last { self.discard_for_hole(inode, Lbn(first), Lbn(last)) } else { Vec::new() };
-        self.forget_edges(inode, Lbn(first), Lbn(last.max(first)), edges);
-        let punched = self.unmap_hole(who, inode, Lbn(first), Lbn(last));
+        let hole = (Lbn(first), Lbn(last.max(first)));
+        self.write_before_large_hole(inode, hole)?;
+        let mut newer = Vec::new();
+        let punched = self.unmap_hole(who, inode, hole, &mut edges, &mut newer);
         if punched.is_err() {
             // Blocks that are still mapped must not show what lay in them before the bytes that have left memory.
             for at in newer {
@@ -355,31 +405,68 @@ impl<F: Format> Files<F> {
         punched
     }
 
-    /// Drops the pages of a hole that is to be made, and returns the blocks for which the device has older bytes.
-    fn discard_for_hole(&self, inode: &Shared<F>, first: Lbn, last: Lbn) -> Vec<Lbn> {
-        self.wait_settled(inode, first, last);
-        let newer = inode.pages.lock().dirty_in(first, last);
-        self.discard(inode, first, last);
-        newer
+    /// Writes the dirty blocks of a hole that takes more than one op to make: after a power cut between two ops the
+    /// blocks that it still lacks must not show older bytes.
+    fn write_before_large_hole(&self, inode: &Shared<F>, (first, last): (Lbn, Lbn)) -> Result<()> {
+        let is_large = last - first > u64::from(UNMAP_BLOCKS_MAX);
+        if !is_large || inode.pages.lock().dirty_in(first, last).is_empty() {
+            return Ok(());
+        }
+        self.write_back_file(inode, WritebackReason::Drain(inode.ino))
     }
 
-    /// Unmaps the blocks of a hole, whose pages have gone, and renews the times.
-    fn unmap_hole(&self, who: &Credentials, inode: &Shared<F>, first: Lbn, last: Lbn) -> Result<()> {
+    /// Drops the pages of a hole, unmaps its blocks and renews the times. `newer` gets the blocks whose pages were
+    /// dropped though the device has older bytes.
+    fn unmap_hole(
+        &self,
+        who: &Credentials,
+        inode: &Shared<F>,
+        (first, last): (Lbn, Lbn),
+        edges: &mut Admission,
+        newer: &mut Vec<Lbn>,
+    ) -> Result<()> {
         let now = self.timestamp();
-        let mut admission = Admission::none();
-        let mut op = self.begin(OpKind::Unmap, &mut admission)?;
-        op.put(inode, |attr| {
+        let change = |attr: &mut Attr| {
             (attr.mtime, attr.ctime) = (now, now);
             if who.loses_set_ids() {
                 attr.perm = without_set_ids(who, attr.perm, attr.gid);
             }
-        })?;
-        let progress = match first < last {
-            true => op.unmap(&inode.node, first, Some(last), UNMAP_BLOCKS_MAX, false)?,
-            false => Progress::Done,
         };
-        op.end(&[inode]);
+        let progress = loop {
+            self.wait_settled(inode, first, last);
+            let mut admission = Admission::none();
+            let mut op = self.begin(OpKind::Unmap, &mut admission)?;
+            if !op.put_after(inode, || self.try_discard_for_hole(inode, (first, last), edges, newer), change)? {
+                op.end(&[]);
+                continue;
+            }
+            let progress = match first < last {
+                true => op.unmap(&inode.node, first, Some(last), UNMAP_BLOCKS_MAX, false)?,
+                false => Progress::Done,
+            };
+            op.end(&[inode]);
+            break progress;
+        };
         self.unmap_rest(inode, first, Some(last), false, progress)
+    }
+
+    /// Drops the pages of a hole unless one is moving; false then. Never waits.
+    fn try_discard_for_hole(
+        &self,
+        inode: &Shared<F>,
+        (first, last): (Lbn, Lbn),
+        edges: &mut Admission,
+        newer: &mut Vec<Lbn>,
+    ) -> bool {
+        if first < last {
+            let dirty = inode.pages.lock().dirty_in(first, last);
+            if !self.try_discard(inode, first, last) {
+                return false;
+            }
+            *newer = dirty;
+        }
+        self.forget_edges(inode, first, last, edges);
+        true
     }
 
     pub(crate) fn seek(&self, ino: Ino, offset: u64, what: Seek) -> Result<u64> {

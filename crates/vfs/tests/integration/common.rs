@@ -81,6 +81,8 @@ pub struct Toy {
     pub moves: Mutex<Option<Ino>>,
     relocations: AtomicU64,
     pub fails: Mutex<Option<String>>,
+    /// The reason of the last call that wanted the volume to fail: it goes on.
+    pub blamed: Mutex<Option<String>>,
     pub ops: AtomicU64,
     pub hardened: AtomicU64,
     pub committed: AtomicU64,
@@ -93,6 +95,8 @@ pub struct Toy {
     pub reallocates: AtomicBool,
     /// If set, no block of this file can be mapped.
     pub unmappable: Mutex<Option<Ino>>,
+    /// If set, the inode whose attributes and map cannot be read to be changed.
+    pub unreadable: Mutex<Option<Ino>>,
     /// If true, no directory has room for a name, and no inode for an attribute.
     pub cramped: AtomicBool,
     /// If set, `sync_inode` makes durable the changes up to the commit point asked for, and no others.
@@ -104,6 +108,8 @@ pub struct Toy {
 /// A point inside an op.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Point {
+    /// Before an op begins that unmaps blocks.
+    Unmap,
     /// Before the format records an inode's attributes.
     Put,
     /// After the op has its commit point, before the caller knows it.
@@ -198,6 +204,7 @@ impl Toy {
             moves: Mutex::new(None),
             relocations: AtomicU64::new(0),
             fails: Mutex::new(None),
+            blamed: Mutex::new(None),
             ops: AtomicU64::new(0),
             hardened: AtomicU64::new(0),
             committed: AtomicU64::new(0),
@@ -206,6 +213,7 @@ impl Toy {
             refuses: Mutex::new(None),
             reallocates: AtomicBool::new(false),
             unmappable: Mutex::new(None),
+            unreadable: Mutex::new(None),
             cramped: AtomicBool::new(false),
             history: Mutex::new(None),
             stall: Mutex::new(None),
@@ -406,7 +414,9 @@ impl Format for Toy {
         self.fails.lock().clone()
     }
     /// Does nothing: the toy goes on, so that tests see what vfs does when a write succeeds later.
-    fn fail(&self, _reason: &str) {}
+    fn fail(&self, reason: &str) {
+        *self.blamed.lock() = Some(reason.into());
+    }
     fn load(&self, ino: Ino) -> Result<(Attr, ToyNode)> {
         self.dawdle();
         let loaded = self.loaded(ino);
@@ -529,8 +539,10 @@ impl Format for Toy {
         if *self.refuses.lock() == Some(kind) {
             return Err(Error::Posix(libc::ENOSPC));
         }
-        if kind == OpKind::Place {
-            self.stall_at(Point::Flight);
+        match kind {
+            OpKind::Place => self.stall_at(Point::Flight),
+            OpKind::Unmap => self.stall_at(Point::Unmap),
+            _ => {}
         }
         self.ops.fetch_add(1, Ordering::Relaxed);
         Ok(ToyOp { toy: self, admission })
@@ -667,11 +679,16 @@ impl Toy {
 }
 
 impl ToyOp<'_> {
+    fn check_readable(&self, node: &ToyNode) -> Result<()> {
+        if *self.toy.unreadable.lock() == Some(node.0) { Err(Error::Posix(libc::EIO)) } else { Ok(()) }
+    }
+
     fn check_room(&self) -> Result<()> {
         if self.toy.cramped.load(Ordering::Relaxed) { Err(Error::Posix(libc::ENOSPC)) } else { Ok(()) }
     }
 
     fn change<R>(&mut self, node: &ToyNode, f: impl FnOnce(&mut File) -> R) -> Result<R> {
+        self.check_readable(node)?;
         self.toy.meta.lock().files.get_mut(&node.0.0).map(f).ok_or(Error::Stale(node.0))
     }
 }
@@ -774,6 +791,7 @@ impl FormatOp for ToyOp<'_> {
         Ok(())
     }
     fn unmap(&mut self, file: &ToyNode, from: Lbn, to: Option<Lbn>, at_most: u32, _orphan: bool) -> Result<Progress> {
+        self.check_readable(file)?;
         self.toy.dawdle();
         let mut meta = self.toy.meta.lock();
         let f = meta.files.get_mut(&file.0.0).ok_or(Error::Stale(file.0))?;

@@ -1,6 +1,7 @@
 //! The durability that fsync and sync promise, while another task is in the middle of telling the format.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::common::*;
@@ -88,6 +89,56 @@ fn fsync_waits_for_a_size_that_another_fsync_is_telling_the_format() {
             );
         }
     }
+}
+
+/// Writes `written` of a file of six blocks, which are on the device, has `drop_it` drop that, and syncs beside it. The
+/// device must have what was written, unless it is gone there as well.
+fn sync_beside(written: &std::ops::Range<u64>, drop_it: fn(&Volume, Ino)) {
+    for (point, seed) in [(Point::Unmap, None), (Point::Unmap, Some(1)), (Point::Put, None), (Point::Put, Some(1))] {
+        let (range, judged) = (written.clone(), written.clone());
+        let whole = |v: &Volume| {
+            let f = file(v);
+            v.write(f, 0, &[1; 6 * BLOCK]);
+            f
+        };
+        beside(
+            seed,
+            whole,
+            point,
+            move |v, f| {
+                v.write(f, range.start * BLOCK as u64, &vec![2; (range.end - range.start) as usize * BLOCK]);
+                drop_it(v, f);
+            },
+            move |v, f| {
+                v.vfs.sync().unwrap();
+                let after = v.after_power_cut();
+                let shown = read(&after, f, 0, after.stat(f).unwrap().attr.size as usize);
+                let of = |block: u64| shown.get(block as usize * BLOCK).copied();
+                let all_are = |is: &dyn Fn(Option<u8>) -> bool| judged.clone().all(|block| is(of(block)));
+                let dropped = |byte: Option<u8>| matches!(byte, None | Some(0)) && shown.len() <= 6 * BLOCK;
+                assert!(
+                    all_are(&|byte| byte == Some(2)) || all_are(&dropped),
+                    "{point:?}: {:?}",
+                    (0..8).map(of).collect::<Vec<_>>()
+                );
+            },
+        );
+    }
+}
+
+#[test]
+fn a_sync_beside_a_truncation_leaves_no_older_bytes_and_no_holes() {
+    let cut = |v: &Volume, f: Ino| set(v, f, size(3 * BLOCK as u64));
+    sync_beside(&(4..6), cut);
+    sync_beside(&(6..8), cut);
+}
+
+#[test]
+fn a_sync_beside_the_making_of_a_hole_leaves_no_older_bytes() {
+    sync_beside(&(2..5), |v, f| {
+        let (from, len) = (BLOCK as u64, 4 * BLOCK as u64);
+        v.vfs.allocate(&Credentials::root(), f, from, len, Allocate::Punch).unwrap();
+    });
 }
 
 #[test]
@@ -332,4 +383,70 @@ fn changes_of_a_file_are_durable_at_once_where_it_or_the_mount_asks_for_it() {
     assert_eq!(on(Synchronous::Marked, SYNC_FLAG), [true; 6]);
     assert_eq!(on(Synchronous::All, 0), [true; 6]);
     assert!(!on(Synchronous::Names, 0).contains(&true) && !on(Synchronous::Marked, DIR_SYNC_FLAG).contains(&true));
+}
+
+#[test]
+fn a_removal_that_cannot_be_told_turns_the_volume_read_only() {
+    for is_dir in [false, true] {
+        let v = Volume::live(64);
+        let child = if is_dir { v.mkdir(ROOT, "child") } else { v.create(ROOT, "child") };
+        v.vfs.sync().unwrap();
+        *v.vfs.format().unreadable.lock() = Some(child);
+        let root = Credentials::root();
+        let removed =
+            if is_dir { v.vfs.rmdir(&root, ROOT, name("child")) } else { v.vfs.unlink(&root, ROOT, name("child")) };
+        assert_eq!(removed.unwrap_err().errno(), libc::EIO);
+        assert!(v.vfs.format().blamed.lock().is_some(), "the name is gone in memory, and the inode is not");
+    }
+}
+
+#[test]
+fn an_inode_that_cannot_be_told_keeps_no_other_from_being_durable() {
+    let v = Volume::live(64);
+    let files = ["a", "b", "c"].map(|name| v.create(ROOT, name));
+    v.vfs.sync().unwrap();
+    *v.vfs.format().unreadable.lock() = Some(files[1]);
+    files.iter().for_each(|file| v.write(*file, 0, &[1; 10]));
+    assert_eq!(v.vfs.sync().unwrap_err().errno(), libc::EIO);
+    assert_eq!(files.map(|file| durable_size(&v, file)), [10, 0, 10]);
+    *v.vfs.format().unreadable.lock() = None;
+    v.vfs.sync().unwrap();
+    assert_eq!(durable_size(&v, files[1]), 10);
+    v.vfs.close().unwrap();
+}
+
+#[test]
+fn a_file_that_is_written_without_end_keeps_no_name_from_being_durable() {
+    let virt = Virtual::new(None);
+    let rt: Rt = Arc::clone(&virt) as Rt;
+    virt.run(move || {
+        let v = Arc::new(Volume::new(64 << 10, Options { cache_bytes: 64 << 20, ..options() }, Arc::clone(&rt)));
+        let f = v.create(ROOT, "f");
+        v.fault.set(vec![Rule::new(Victims::Writes(EVERYWHERE), When::Always, Harm::Slow(Duration::from_secs(1)))]);
+        let over = Arc::new(AtomicBool::new(false));
+        let (writing, is_over, clock) = (Arc::clone(&v), Arc::clone(&over), Arc::clone(&rt));
+        let bytes = vec![1; 9 << 20];
+        let writer = move || {
+            while !is_over.load(Ordering::SeqCst) {
+                writing.write(f, 0, &bytes);
+                sleep_until(&*clock, clock.now() + 10 * PAUSE);
+            }
+        };
+        let (cleaning, is_over) = (Arc::clone(&v), Arc::clone(&over));
+        let syncer = move || {
+            while !is_over.load(Ordering::SeqCst) {
+                cleaning.vfs.run_background_step();
+            }
+        };
+        let tasks = [rt.spawn("writer", Box::new(writer)), rt.spawn("syncer", Box::new(syncer))];
+        sleep_until(&*rt, rt.now() + MOMENT);
+        v.create(ROOT, "g");
+        sleep_until(&*rt, rt.now() + 3 * Options::default().commit_interval);
+        let after = v.after_power_cut();
+        over.store(true, Ordering::SeqCst);
+        after.lookup(&Credentials::root(), ROOT, name("g")).expect("the commit interval has passed");
+        tasks.iter().for_each(|task| task.join(&*rt));
+        v.fault.set(Vec::new());
+        v.vfs.clone().close().unwrap();
+    });
 }
