@@ -412,7 +412,7 @@ impl<F: Format> Walk<'_, F> {
             Ok(inode) => inode,
             Err(error) => return error.unless_gone().map(|()| None),
         };
-        if inode.kind != FileKind::Regular || inode.size() == 0 {
+        if inode.kind != FileKind::Regular || inode.size() == 0 || inode.nlink() == 0 {
             return Ok(None);
         }
         if inode.nlink() > 1 && !self.linked.insert(ino) {

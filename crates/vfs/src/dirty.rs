@@ -103,14 +103,10 @@ impl<N> Lists<N> {
         self.streams.insert(ino)
     }
 
-    /// Takes a file with much dirty data off its list; it may be listed again later.
-    pub(crate) fn pop_stream(&mut self) -> Option<Arc<Inode<N>>> {
-        while let Some(ino) = self.streams.pop_first() {
-            if let Some(entry) = self.files.get(&ino) {
-                return Some(Arc::clone(&entry.inode));
-            }
-        }
-        None
+    /// Takes the files with much dirty data off their list; they may be listed again later.
+    pub(crate) fn take_streams(&mut self) -> Vec<Arc<Inode<N>>> {
+        let streams = std::mem::take(&mut self.streams);
+        streams.iter().filter_map(|ino| self.files.get(ino)).map(|entry| Arc::clone(&entry.inode)).collect()
     }
 
     /// Takes a file off the lists that has no dirty block any more, nor one in flight.

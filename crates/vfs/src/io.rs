@@ -46,16 +46,26 @@ impl Source<'_> {
             Source::Zeros(len) | Source::Holes(len) => *len,
         }
     }
+
+    /// Returns the first bytes, at most `most`.
+    fn first(self, most: u64) -> Self {
+        match self {
+            Source::Bytes(bytes) => Source::Bytes(&bytes[..bytes.len().min(most as usize)]),
+            Source::Zeros(len) => Source::Zeros(len.min(most)),
+            Source::Holes(len) => Source::Holes(len.min(most)),
+        }
+    }
 }
 
 /// One write: its bytes, its offset, and its options.
+#[derive(Clone, Copy)]
 pub(crate) struct Write<'a> {
     pub(crate) who: &'a Credentials,
     pub(crate) offset: u64,
     pub(crate) source: Source<'a>,
     /// True if the write goes to the end of the file, wherever that is.
     pub(crate) append: bool,
-    /// True if the size does not grow.
+    /// True if the size does not grow, nor the file get blocks behind its end.
     pub(crate) keep_size: bool,
 }
 
@@ -130,10 +140,26 @@ impl<F: Format> Files<F> {
         let largest = self.format.file_bytes_max(&self.file_inode(ino)?.node);
         let below_largest = usize::try_from(largest.saturating_sub(offset)).unwrap_or(usize::MAX);
         // Of a write that begins there nothing fits: it fails.
-        let mut len = if below_largest == 0 { data.len() } else { data.len().min(below_largest) };
+        let end = if below_largest == 0 { data.len() } else { data.len().min(below_largest) };
+        let mut done = 0;
         loop {
-            // The bytes that an attempt wrote before it failed are written again, and need no more space.
-            match self.write(who, ino, offset, &data[..len], false) {
+            // One chunk at a time: if a later chunk failed, the caller would not be told of those before it.
+            let part = &data[done..end.min(done + self.chunk_bytes())];
+            match self.write_part(who, ino, offset + done as u64, part) {
+                Ok(len) if len == part.len() && done + len < end => done += len,
+                Ok(len) => return Ok(done + len),
+                // The next call meets the error.
+                Err(_) if done > 0 => return Ok(done),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Writes one chunk, or the largest part of it for which there is space.
+    fn write_part(&self, who: &Credentials, ino: Ino, offset: u64, part: &[u8]) -> Result<usize> {
+        let mut len = part.len();
+        loop {
+            match self.write(who, ino, offset, &part[..len], false) {
                 Ok(_) => return Ok(len),
                 Err(error) if error.errno() == libc::ENOSPC && !error.is_host_full() => {
                     len = self.fitting(who, offset, len).ok_or(error)?;
@@ -304,9 +330,15 @@ impl<F: Format> Files<F> {
 
     /// Writes to a file whose inode lock is held exclusively, as far as `admission` suffices.
     fn write_locked(&self, inode: &Shared<F>, write: &Write<'_>, mut admission: Admitted<'_, F>) -> Result<Written> {
+        let mut write = *write;
         inode.check_alive()?;
         let attr = inode.attr();
         let offset = if write.append { attr.size } else { write.offset };
+        if write.keep_size {
+            // The file may have been cut since the caller looked.
+            let most = attr.size.next_multiple_of(self.block_bytes()).saturating_sub(offset);
+            write.source = write.source.first(most);
+        }
         let len = write.source.len();
         // Filling holes leaves what an append-only file reads as.
         self.check_may_write(&attr, offset, write.append || matches!(write.source, Source::Holes(_)))?;
@@ -335,7 +367,7 @@ impl<F: Format> Files<F> {
             let placements = inode.pages.lock().placements();
             let addressed = self.addressed(inode, range, attr.size)?;
             let missing = self.missing_maps(inode, range, &addressed)?;
-            let bases = self.read_edges(inode, write, offset, attr.size, range)?;
+            let bases = self.read_edges(inode, &write, offset, attr.size, range)?;
             let pages = inode.pages.lock();
             if pages.placements() != placements {
                 continue;
@@ -366,7 +398,7 @@ impl<F: Format> Files<F> {
         debug_assert!(more <= admission.blocks(), "{more} blocks were not admitted");
         pages.admission.absorb(admission.split(more));
         pages.give_back_surplus();
-        self.note_written(inode, &pages, write, end);
+        self.note_written(inode, &pages, &write, end);
         drop(pages);
         self.cache.account(delta);
         if self.shape.allocate_on_write && fresh > 0 {

@@ -486,8 +486,9 @@ impl<F: Format> Namespace<F> {
         let now = self.timestamp();
         let mut op = self.begin(OpKind::Unlink, &mut admission)?;
         op.name_remove(&dir.node, name, &child.node)?;
-        self.drop_link(&mut op, &child, now)?;
-        op.put(&dir, |attr| (attr.mtime, attr.ctime) = (now, now))?;
+        let told = self.drop_link(&mut op, &child, now);
+        let told = told.and_then(|()| op.put(&dir, |attr| (attr.mtime, attr.ctime) = (now, now)));
+        self.fail_if_half_done("a removal", told)?;
         op.end(&[&child, &dir]);
         drop(child_guard);
         self.refresh_size(&dir);
@@ -525,14 +526,17 @@ impl<F: Format> Namespace<F> {
         let now = self.timestamp();
         let mut op = self.begin(OpKind::Unlink, &mut admission)?;
         op.name_remove(&dir.node, name, &child.node)?;
-        op.put_orphan(&child, |attr| {
+        let told = op.put_orphan(&child, |attr| {
             attr.nlink = 0;
             attr.ctime = now;
-        })?;
-        op.put(&dir, |attr| {
-            attr.nlink = links_after(&self.shape, attr.nlink, -1);
-            (attr.mtime, attr.ctime) = (now, now);
-        })?;
+        });
+        let told = told.and_then(|()| {
+            op.put(&dir, |attr| {
+                attr.nlink = links_after(&self.shape, attr.nlink, -1);
+                (attr.mtime, attr.ctime) = (now, now);
+            })
+        });
+        self.fail_if_half_done("the removal of a directory", told)?;
         op.end(&[&child, &dir]);
         drop(child_guard);
         self.refresh_size(&dir);

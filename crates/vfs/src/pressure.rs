@@ -97,7 +97,7 @@ impl<F: Format> Pressure<F> {
     fn free_everything(&self) -> Result<Round> {
         let number = self.rounds.fetch_add(1, Ordering::SeqCst) + 1;
         let freed = self.relief.freed.load(Ordering::SeqCst);
-        self.reap_all();
+        let _ = self.reap_all();
         self.wait_for_reapers();
         self.write_back_unplaced();
         self.commit(CommitReason::Pressure)?;

@@ -224,7 +224,7 @@ impl<F: Format> Reaper<F> {
             self.table.release(ino, u64::MAX);
             self.ripen(ino);
         }
-        self.reap_all();
+        let _ = self.reap_all();
     }
 
     /// Returns true if an orphan waits to be reaped that no task is looking at. On a volume that turned read-only
@@ -237,21 +237,26 @@ impl<F: Format> Reaper<F> {
         ripe.waiting.keys().any(|ino| !ripe.reaping.contains_key(ino))
     }
 
-    /// Reaps all inodes that are unlinked and unused; false if one has to be tried again later, since the format has no
-    /// room for the op, or if the volume turned read-only. Level 0 only.
-    pub(crate) fn reap_all(&self) -> bool {
-        while self.format.failed().is_none() {
-            let Some(inode) = self.next_ripe() else { return true };
-            let done = self.reap(&inode);
-            if matches!(done, Ok(true)) {
-                self.tally.reaped.fetch_add(1, Ordering::Relaxed);
-            }
-            // Any other error has turned the volume read-only, and is kept there.
-            if done.is_err_and(|error| error.errno() == libc::ENOSPC) {
-                return false;
+    /// Reaps all inodes that are unlinked and unused. Level 0 only.
+    ///
+    /// # Errors
+    /// If one has to be tried again later, since the format has no room for the op or cannot read what it needs, or if
+    /// the volume turned read-only.
+    pub(crate) fn reap_all(&self) -> Result<()> {
+        let (mut outcome, mut unreadable) = (Ok(()), BTreeSet::new());
+        loop {
+            self.check_writable()?;
+            let Some(inode) = self.next_ripe(&unreadable) else { return outcome };
+            match self.reap(&inode) {
+                Ok(true) => drop(self.tally.reaped.fetch_add(1, Ordering::Relaxed)),
+                Ok(false) => {}
+                Err(error) if error.errno() == libc::ENOSPC => return Err(error),
+                Err(error) => {
+                    unreadable.insert(inode.ino);
+                    outcome = outcome.and(Err(error));
+                }
             }
         }
-        false
     }
 
     /// Notes that no task reaps an inode any more. One that is to be tried `again` waits as before: its number is not
@@ -276,12 +281,13 @@ impl<F: Format> Reaper<F> {
         !self.reap_queue.ripe.lock().reaping.is_empty()
     }
 
-    /// Takes the next inode to be reaped. One that another task is just finding in use is left to that task.
-    fn next_ripe(&self) -> Option<Shared<F>> {
+    /// Takes the next inode to be reaped, none of these. One that another task is just finding in use is left to that
+    /// task.
+    fn next_ripe(&self, but: &BTreeSet<Ino>) -> Option<Shared<F>> {
         let orphans = self.reap_queue.orphans.lock();
         let mut ripe = self.reap_queue.ripe.lock();
         loop {
-            let ino = ripe.waiting.keys().find(|ino| !ripe.reaping.contains_key(ino)).copied()?;
+            let ino = ripe.waiting.keys().find(|ino| !ripe.reaping.contains_key(ino) && !but.contains(ino)).copied()?;
             ripe.take(ino);
             if let Some(inode) = orphans.get(&ino) {
                 ripe.reaping.insert(ino, Arc::clone(inode));
@@ -338,8 +344,7 @@ impl<F: Format> Reaper<F> {
                     if done.is_ok() {
                         self.table.remove(inode);
                     }
-                    let again = done.as_ref().is_err_and(|error| error.errno() == libc::ENOSPC);
-                    self.end_reaping(inode, again);
+                    self.end_reaping(inode, done.is_err());
                     return done.map(|_| true);
                 }
             }

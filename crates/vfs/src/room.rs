@@ -54,7 +54,7 @@ impl<F: Format> WriteBack<F> {
             self.tally.writer_waits.fetch_add(1, Ordering::Relaxed);
             if reaps && self.has_ripe() {
                 // Data of unlinked files are dropped, not written. Where that finds no room it takes long: not again.
-                reaps = self.reap_all();
+                reaps = self.reap_all().is_ok();
                 continue;
             }
             let over = (self.cache.dirty_bytes() + bytes).saturating_sub(max);

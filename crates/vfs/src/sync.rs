@@ -89,9 +89,11 @@ impl<F: Format> Inner<F> {
         self.release_all_orphans();
         self.flush(CommitReason::Unmount)?;
         // The commit may have made the room that was missing before.
-        if !self.finish_truncations() || !self.reap_all() {
-            let failed = self.format.failed().map(|reason| Error::ReadOnly { reason });
-            return Err(failed.unwrap_or(Error::Posix(libc::ENOSPC)));
+        let truncated = self.finish_truncations();
+        self.reap_all()?;
+        if !truncated {
+            self.check_writable()?;
+            return Err(Error::Posix(libc::ENOSPC));
         }
         self.format.close()
     }

@@ -84,7 +84,7 @@ impl<F: Format> Inner<F> {
     fn tend_once(&self) -> Time {
         let now = self.rt.now();
         self.finish_truncations();
-        self.reap_all();
+        let _ = self.reap_all();
         self.write_behind();
         self.write_back_old(now);
         self.commit_if_due(now);
@@ -115,8 +115,9 @@ impl<F: Format> Inner<F> {
     /// Writes back large files while they are still being written: the device works meanwhile, and an fsync finds less
     /// to do.
     fn write_behind(&self) {
-        loop {
-            let Some(inode) = self.dirty.lock().pop_stream() else { return };
+        // A file that is listed again meanwhile waits for the next pass: its writer may go on for ever.
+        let files = self.dirty.lock().take_streams();
+        for inode in files {
             let mut dues = Vec::new();
             self.dues_of(&inode, STREAM_BYTES as u64 / self.block_bytes(), &mut dues);
             self.write_back(dues);
@@ -130,8 +131,9 @@ impl<F: Format> Inner<F> {
             return;
         }
         self.last_commit.store(now.0, Ordering::Relaxed);
-        let put = self.put_all();
-        if put.is_ok() && self.uncommitted.load(Ordering::Relaxed) {
+        // An inode that could not be told is told later.
+        let _ = self.put_all();
+        if self.uncommitted.load(Ordering::Relaxed) {
             // A failure turns the volume read-only, and is kept there; without room on the host it is tried again.
             let _ = self.commit(CommitReason::Age);
         }

@@ -66,7 +66,7 @@ impl<F: Format> Files<F> {
         let least = u32::try_from(min.div_ceil(block_bytes)).unwrap_or(u32::MAX).max(1);
         let most = u32::try_from(RUN_BYTES_MAX / block_bytes).unwrap_or(u32::MAX);
         // Blocks of removed files can be taken once a commit has freed them.
-        self.reap_all();
+        let _ = self.reap_all();
         self.format.commit(CommitReason::Pressure)?;
         let Some(promise) = Promise::of(space, most, least)? else { return Ok(0) };
         let (mut at, end) = (range.start.div_ceil(block_bytes), range.end / block_bytes);

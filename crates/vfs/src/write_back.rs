@@ -234,7 +234,11 @@ impl<F: Format> WriteBack<F> {
         let mut outcome = Outcome::default();
         let mut batch = WriteBatch::default();
         for travel in writes {
-            self.pack(&travel, &mut batch);
+            {
+                // The pages that `allocate_on_write` looks at stay as they are.
+                let _planning = self.planning.lock();
+                self.pack(&travel, &mut batch);
+            }
             if batch.is_full() {
                 outcome.join(self.run(std::mem::take(&mut batch)));
             }
@@ -370,8 +374,16 @@ impl<F: Format> WriteBack<F> {
         // ahead.
         held.sort_by_key(|written: &Written<F>| (written.part.inode.ino, written.part.range.start));
         for written in held {
-            self.finish_tail(&written.part);
-            outcome.join(self.place_all(vec![written]));
+            match self.finish_tail(&written.part) {
+                Ok(()) => outcome.join(self.place_all(vec![written])),
+                Err(error) => {
+                    let part = written.part;
+                    self.give_run_back(&part);
+                    outcome.failed_blocks += u64::from(part.range.len);
+                    self.requeue(&[part], &error);
+                    outcome.fail(error);
+                }
+            }
         }
         self.reclaim();
         outcome
@@ -516,7 +528,7 @@ impl<F: Format> WriteBack<F> {
     }
 
     /// Waits until the device has the last block of a file, and writes it where it lies if no other task does.
-    fn finish_tail(&self, part: &FilePart<F>) {
+    fn finish_tail(&self, part: &FilePart<F>) -> Result<()> {
         let mut written = false;
         loop {
             let ticket = part.inode.moved.ticket();
@@ -524,26 +536,25 @@ impl<F: Format> WriteBack<F> {
                 Some((_, true)) => drop(self.rt.wait(&part.inode.moved, ticket, None)),
                 Some((tail, false)) if !written => {
                     written = true;
-                    self.write_in_place(&part.inode, tail);
+                    self.write_in_place(&part.inode, tail)?;
                 }
                 // Clients change it all the time: what was behind the end is gone.
-                _ => return,
+                _ => return Ok(()),
             }
         }
     }
 
     /// Writes a dirty block where it lies. A hole has nothing behind the file's end.
-    fn write_in_place(&self, inode: &Shared<F>, at: Lbn) {
+    fn write_in_place(&self, inode: &Shared<F>, at: Lbn) -> Result<()> {
         let mut batch = WriteBatch::default();
         {
             let _planning = self.planning.lock();
-            let Ok(Mapping::Run(to)) = self.format.map(&inode.node, at, 1) else { return };
+            let Ok(Mapping::Run(to)) = self.format.map(&inode.node, at, 1) else { return Ok(()) };
             let from = FileRange { ino: inode.ino, range: LbnRange { start: at, len: 1 } };
             let tag = Tag::new(Kind::Data, inode.ino.0, Cause::Order);
             self.pack(&PlannedWrite { to, from: smallvec![from], fresh: false, tag }, &mut batch);
         }
-        // An error is latched in the inode.
-        let _ = self.run(batch);
+        self.run(batch).error.map_or(Ok(()), Err)
     }
 
     /// Places what was written, in few ops of bounded size.

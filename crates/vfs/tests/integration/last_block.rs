@@ -82,6 +82,24 @@ fn a_last_block_that_the_host_had_no_room_for_is_written_before_what_lies_behind
 }
 
 #[test]
+fn nothing_is_mapped_behind_a_last_block_that_the_host_has_no_room_for() {
+    run(|v| {
+        let f = v.create(ROOT, "f");
+        v.write(f, 0, &pattern(1, HALF));
+        v.vfs.sync().unwrap();
+        v.fault.set(vec![Rule::new(Victims::Writes(FIRST), When::Always, Harm::HostFull)]);
+        v.write(f, HALF as u64, &pattern(2, 100));
+        v.write(f, at(2), &pattern(3, BLOCK));
+        v.vfs.fsync(f, false).unwrap_err();
+        assert!(!is_mapped(&v, f, 2), "a power cut now would show what lies behind the end");
+        v.fault.set(Vec::new());
+        v.vfs.fsync(f, false).unwrap();
+        assert!(is_mapped(&v, f, 2));
+        assert_eq!(v.read(f, at(2), BLOCK), pattern(3, BLOCK));
+    });
+}
+
+#[test]
 fn a_range_is_placed_though_the_last_block_that_it_waits_for_waited_with_it() {
     run(|v| {
         let f = v.create(ROOT, "f");

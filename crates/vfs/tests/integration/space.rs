@@ -8,7 +8,7 @@ use crate::common::*;
 use moafs_runtime::virt::Virtual;
 use moafs_runtime::{Rt, sleep_until};
 use moafs_vfs::Credentials;
-use moafs_vfs::api::{Allocate, SetAttr};
+use moafs_vfs::api::{Allocate, Options, SetAttr};
 use moafs_vfs::format::OpKind;
 use moafs_vfs::types::Ino;
 use rand::seq::SliceRandom;
@@ -574,7 +574,7 @@ fn a_cut_file_loses_the_blocks_that_are_left_in_the_background() {
 }
 
 #[test]
-fn a_hole_that_cannot_be_made_shows_no_older_bytes() {
+fn a_hole_that_cannot_be_made_changes_nothing() {
     let v = Volume::live(400);
     let f = v.create(ROOT, "f");
     v.write(f, 0, &pattern(1, 40 * BLOCK));
@@ -586,7 +586,7 @@ fn a_hole_that_cannot_be_made_shows_no_older_bytes() {
     assert_eq!(punched.unwrap_err().errno(), libc::ENOSPC);
     let expected = |bytes: &[u8]| {
         assert_eq!(bytes[..10 * BLOCK], pattern(1, 40 * BLOCK)[..10 * BLOCK]);
-        assert_eq!(bytes[10 * BLOCK..14 * BLOCK], [0; 4 * BLOCK], "bytes that were overwritten are back");
+        assert_eq!(bytes[10 * BLOCK..14 * BLOCK], pattern(2, 4 * BLOCK), "bytes that were overwritten are back");
         assert_eq!(bytes[14 * BLOCK..], pattern(1, 40 * BLOCK)[14 * BLOCK..]);
     };
     expected(&v.read(f, 0, 40 * BLOCK));
@@ -621,6 +621,43 @@ fn a_write_that_does_not_fit_fills_the_volume_and_tells_how_much_it_wrote() {
     truncate(&v, f, end - 100);
     v.vfs.fsync(f, false).unwrap();
     assert_eq!(v.vfs.write_what_fits(&root, f, end - 100, &data).unwrap(), 100);
+    v.vfs.close().unwrap();
+}
+
+#[test]
+fn a_write_in_many_steps_tells_how_much_it_wrote_where_a_later_step_does_not_fit() {
+    for blocks in 60..100 {
+        let small = Options { dirty_bytes_max: Some(16 * BLOCK), ..options() };
+        let v = Volume::new(blocks, small, moafs_runtime::Live::new());
+        let (f, root) = (v.create(ROOT, "f"), Credentials::root());
+        let data = pattern(3, 30 * BLOCK);
+        let mut end = 0;
+        while let Ok(written) = v.vfs.write_what_fits(&root, f, end, &data) {
+            end += written as u64;
+            assert_eq!(v.vfs.stat(f).unwrap().attr.size, end, "{written} bytes are told, of {blocks} blocks");
+        }
+        assert_eq!(v.vfs.stat(f).unwrap().attr.size, end, "nothing is told, of {blocks} blocks");
+        v.vfs.close().unwrap();
+    }
+}
+
+#[test]
+fn a_removed_file_whose_map_cannot_be_read_is_tried_again_and_holds_no_other_up() {
+    let v = tidy_volume();
+    let (f, g) = (v.create(ROOT, "f"), v.create(ROOT, "g"));
+    for file in [f, g] {
+        write_all(&v, file, 20).unwrap();
+    }
+    v.vfs.sync().unwrap();
+    let format = v.vfs.format();
+    remove(&v, "f", f);
+    remove(&v, "g", g);
+    *format.unreadable.lock() = Some(f);
+    v.vfs.run_background_step();
+    assert_eq!(format.used(), 20);
+    *format.unreadable.lock() = None;
+    v.vfs.run_background_step();
+    assert_eq!(format.used(), 0);
     v.vfs.close().unwrap();
 }
 
