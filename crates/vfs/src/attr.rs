@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::format::{Format, FormatOp, OpKind, SpaceRequest};
 use crate::inode::{Shared, Unput};
 use crate::io::Files;
-use crate::perm::{APPEND_ONLY, IMMUTABLE, SGID, W, flags_fit, without_set_ids};
+use crate::perm::{APPEND_ONLY, IMMUTABLE, SGID, W, flags_fit, kept_flags, without_set_ids};
 use crate::types::{Attr, FileKind, Ino, Name, SetMode, XattrKey, XattrSpace};
 
 impl<F: Format> Files<F> {
@@ -178,7 +178,7 @@ impl<F: Format> Files<F> {
         attr.uid = set.uid.unwrap_or(attr.uid);
         attr.gid = set.gid.unwrap_or(attr.gid);
         if let Some(flags) = set.flags {
-            attr.flags = attr.flags & !self.shape.user_flags | flags & self.shape.user_flags;
+            attr.flags = attr.flags & !self.shape.user_flags | kept_flags(flags, attr.kind) & self.shape.user_flags;
         }
         if let Some(perm) = set.perm {
             attr.perm = perm & 0o7777;

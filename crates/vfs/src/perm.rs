@@ -58,6 +58,11 @@ pub(crate) fn inherited_flags(dir: u32, kind: FileKind) -> u32 {
     dir & inherited
 }
 
+/// Returns what is kept of `flags` that are set for a file of this kind: those of directories are not, of other files.
+pub(crate) fn kept_flags(flags: u32, kind: FileKind) -> u32 {
+    if kind == FileKind::Directory { flags } else { flags & !DIR_SYNC }
+}
+
 /// Returns true if `flags` can be set for a file of this kind.
 pub(crate) fn flags_fit(flags: u32, kind: FileKind) -> bool {
     flags & TOP_DIR == 0 || kind == FileKind::Directory
