@@ -279,11 +279,12 @@ impl Format for F2fs {
         self.changed();
     }
 
-    fn sync_inode(&self, node: &Self::Node, upto: CommitPoint, data: Epoch, how: SyncScope) -> Result<()> {
+    /// A sync of the data alone may write a new file's chain, which tells its name: so both kinds do the same.
+    fn sync_inode(&self, node: &Self::Node, upto: CommitPoint, data: Epoch, _how: SyncScope) -> Result<()> {
         self.health.check()?;
         // The names that lead to the file must be durable as well, those of the directories above
         // included.
-        if how == SyncScope::Full && !self.reaches(CommitPoint(self.moved.load(Ordering::Acquire))) {
+        if !self.reaches(CommitPoint(self.moved.load(Ordering::Acquire))) {
             return self.checkpoint(false);
         }
         self.sync_file(node, upto, data)

@@ -3,7 +3,7 @@
 mod overfull;
 
 use moafs_disk::MemDisk;
-use moafs_vfs::api::SetAttr;
+use moafs_vfs::api::{RenameMode, SetAttr};
 use moafs_vfs::format::CommitReason;
 use moafs_vfs::types::Ino;
 use moafs_vfs::{Format, Vfs};
@@ -240,6 +240,31 @@ fn a_node_of_the_chain_that_was_torn_ends_the_chain() {
                 assert!(unseen || !is_there, "{what}");
                 vfs.lookup(&root(), Ino(DIR.0.into()), name(b"victim")).unwrap();
             }
+        }
+    }
+}
+
+#[test]
+fn a_file_made_below_a_moved_directory_is_found_under_its_new_path() {
+    for data_only in [false, true] {
+        let disk = volume(64, features()[0]);
+        let vfs = mount(&disk);
+        let make = |dir: Ino, text: &[u8], kind| vfs.create(&root(), dir, name(text), &new(kind)).unwrap().ino;
+        let old_parent = make(ROOT, b"old", FileKind::Directory);
+        let moved = make(old_parent, b"moved", FileKind::Directory);
+        let below = make(moved, b"below", FileKind::Directory);
+        vfs.sync().unwrap();
+        let new_parent = make(ROOT, b"new", FileKind::Directory);
+        let moves = ((old_parent, name(b"moved")), (new_parent, name(b"moved")));
+        vfs.rename(&root(), moves.0, moves.1, RenameMode::Replace).unwrap();
+        let file = make(below, b"file", FileKind::Regular);
+        vfs.write(&root(), file, 0, &[7; BLOCK], false).unwrap();
+        vfs.fsync(file, data_only).unwrap();
+        let vfs = mount(&Arc::new(disk.snapshot()));
+        let mut at = ROOT;
+        for part in ["new", "moved", "below", "file"] {
+            let found = vfs.lookup(&root(), at, name(part.as_bytes()));
+            at = found.unwrap_or_else(|error| panic!("{part}: {error}, only data: {data_only}")).ino;
         }
     }
 }
