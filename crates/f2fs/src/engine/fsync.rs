@@ -109,11 +109,12 @@ impl F2fs {
     fn chain_of(&self, file: &Incore, writer: &Writer) -> Result<Option<(Underway<'_>, Vec<Leaving>)>> {
         let nodes = self.nodes.dirty_of(file.ino, Log::WarmNode);
         let nids: Vec<Nid> = nodes.iter().map(|node| node.nid).collect();
-        let Some(places) = self.space.take_chain(&nids) else { return Ok(None) };
+        let fresh = self.roll_forward_limits.lock().new_inodes.contains(&file.ino);
+        let names = u64::from(fresh && nids.contains(&file.ino));
+        let Some(places) = self.space.take_chain(&nids, names) else { return Ok(None) };
         let underway = Underway::of(self, nodes);
         let nodes = underway.nodes();
         let version = writer.last.node_version();
-        let fresh = self.roll_forward_limits.lock().new_inodes.contains(&file.ino);
         let mut blocks = Vec::with_capacity(nodes.len());
         for (at, (node, place)) in nodes.iter().zip(places).enumerate() {
             let last = at + 1 == nodes.len();

@@ -256,6 +256,7 @@ impl F2fs {
         if !found.is_empty() {
             self.change(&leaf.node, |bytes| found.iter().for_each(|(lbn, _)| leaf.set(bytes, *lbn, BlkAddr::NULL)));
             found.iter().filter(|(_, addr)| addr.is_real()).for_each(|(_, addr)| self.space.free(*addr));
+            self.space.unmade_blocks(found.iter().filter(|(_, addr)| *addr == BlkAddr::NEW).count() as u64);
             self.space.change_usage(|usage| usage.blocks = usage.blocks.saturating_sub(found.len() as u64));
             self.count_blocks(file, -(found.len() as i64));
         }

@@ -13,7 +13,7 @@ use super::packed::Contents;
 use super::volume::F2fs;
 use crate::format::nat::NatEntry;
 use crate::format::node::{self, Footer};
-use crate::format::{BLOCK, BlkAddr, Nid, Structure, inode};
+use crate::format::{BLOCK, BlkAddr, Log, Nid, Structure, inode};
 
 fn structure_of(nid: Nid, entry: NatEntry) -> Structure {
     if entry.ino == nid { Structure::Inode(nid) } else { Structure::Node(nid) }
@@ -151,6 +151,9 @@ impl F2fs {
         // Another holder of the node must not list it as dirty again.
         node.dirty.store(true, Ordering::Relaxed);
         self.space.free(entry.addr);
+        if entry.addr == BlkAddr::NEW && node.log != Log::WarmNode {
+            self.space.unmade_node();
+        }
         self.space.change_usage(|usage| usage.remove_node(node.nid == node.ino));
         Ok(())
     }

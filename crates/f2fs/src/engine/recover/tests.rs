@@ -1,5 +1,6 @@
 //! Chains that recovery follows, and those that it must not.
 
+mod bound;
 mod overfull;
 
 use moafs_disk::MemDisk;

@@ -10,7 +10,7 @@ use moafs_vfs::types::BlockRun;
 
 use super::head::{Head, LogCounters};
 use super::recorded::Recorded;
-use super::state::{Maps, Origin, Segment, State, Usage};
+use super::state::{Maps, Origin, Remade, Segment, State, Usage};
 use crate::clean::Secno;
 use crate::clean::table::{Class, SegmentView, Table};
 use crate::format::checkpoint::Checkpoint;
@@ -22,8 +22,8 @@ use crate::place::budget::Blocks;
 use crate::place::free::FreeSegments;
 use crate::place::log_choice::LogMode;
 
-/// Blocks that a roll-forward may take beyond those it brings back: indirect nodes of removed files, which no chain
-/// has.
+/// Blocks that a roll-forward may take beyond those that are counted: nodes of directories, which more names at once
+/// than there ever were may need.
 const ROLL_FORWARD_MARGIN: u64 = 64;
 
 /// The main area of a volume.
@@ -123,6 +123,7 @@ impl MainArea {
             tickets: Blocks::default(),
             tickets_issued: 0,
             chained: 0,
+            remade: Remade::default(),
             victims: BTreeSet::new(),
             closed: BTreeSet::new(),
             areas: Default::default(),
@@ -191,17 +192,29 @@ impl MainArea {
         fits
     }
 
-    /// Returns true if all that a roll-forward could bring back now has room: the blocks in use, and those freed since
-    /// the last checkpoint, which belong to files that it has, or to files whose chains were written before they were
-    /// removed. A checkpoint with more than the volume's blocks in use could not be written, nor the volume mounted.
+    /// Returns true if all that a roll-forward could bring back has room, after a chain that tells one more name: the
+    /// blocks in use, those freed since the last checkpoint, which belong to files that it has, or to files whose
+    /// chains were written before they were removed, and those that recovery makes ([`Remade`]). A checkpoint with more
+    /// than the volume's blocks in use could not be written, nor the volume mounted.
     pub(in crate::engine) fn has_room_to_roll_forward(&self) -> bool {
         let state = self.state();
-        let taken = state.usage.blocks.saturating_add(ROLL_FORWARD_MARGIN);
+        let made = state.remade.all() + 1 + ROLL_FORWARD_MARGIN;
+        let taken = state.usage.blocks.saturating_add(made);
         let changed = || state.touched.union(&state.leaving);
         // The blocks are counted only if it may matter.
         let most = (changed().count() * SEGMENT_BLOCKS) as u64;
         let freed = || changed().map(|segno| state.segments[*segno as usize].freed_and_held()).sum::<u64>();
         taken + most <= self.user_blocks || taken + freed() <= self.user_blocks
+    }
+
+    /// Counts a node that was freed before it had an address, and that no chain has.
+    pub(in crate::engine) fn unmade_node(&self) {
+        self.state().remade.nodes += 1;
+    }
+
+    /// Counts blocks of a file that were freed before they had addresses.
+    pub(in crate::engine) fn unmade_blocks(&self, blocks: u64) {
+        self.state().remade.blocks += blocks;
     }
 
     /// Keeps logs out of the holes of segments that are to be emptied, except those that a log stands in by now.

@@ -77,11 +77,13 @@ impl MainArea {
     }
 
     /// Takes places for a chain, in order, each with the block that follows it: all in the warm
-    /// node log, which recovery reads. `None` if there are not enough beyond what everything else
-    /// needs; then nothing has changed except that some blocks are held.
-    pub(in crate::engine) fn take_chain(&self, nids: &[Nid]) -> Option<Vec<(BlkAddr, BlkAddr)>> {
+    /// node log, which recovery reads. `names`: the names that it tells, each of which recovery adds to a directory.
+    /// `None` if there are not enough beyond what everything else needs; then nothing has changed except that some
+    /// blocks are held.
+    pub(in crate::engine) fn take_chain(&self, nids: &[Nid], names: u64) -> Option<Vec<(BlkAddr, BlkAddr)>> {
         let mut state = self.state();
-        if self.budget_of(&state).spare(Class::Node) < nids.len() as u64 {
+        let chain = Blocks::new(nids.len() as u64 + names, names);
+        if !nids.is_empty() && !self.budget_of(&state).fits_with(chain) {
             return None;
         }
         let mut places = Vec::with_capacity(nids.len());
@@ -97,6 +99,7 @@ impl MainArea {
             places.push((self.geo.block_of(segno, offset), self.geo.block_of(head.segno, head.offset.into())));
         }
         state.chained += nids.len() as u64;
+        state.remade.names += names;
         Some(places)
     }
 

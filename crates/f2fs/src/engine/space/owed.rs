@@ -88,8 +88,9 @@ impl MainArea {
 
     pub(super) fn budget_of(&self, state: &State) -> Budget {
         let Blocks { nodes, data } = self.dirty();
+        let data = data + state.remade.names;
         // The node that points to a dirty block changes when that one moves.
-        let nodes = nodes + data + state.chained;
+        let nodes = nodes + data + state.chained + state.remade.nodes;
         Budget {
             free_segments: state.free_for_logs().into(),
             holes: state.holes,

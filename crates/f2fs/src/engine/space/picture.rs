@@ -4,7 +4,7 @@ use moafs_runtime::leaf::atomic::Ordering;
 
 use super::area::MainArea;
 use super::recorded::Recorded;
-use super::state::Usage;
+use super::state::{Remade, Usage};
 use crate::format::checkpoint::CurrentSegment;
 use crate::format::sit::SitEntry;
 use crate::format::summary::Summary;
@@ -56,6 +56,7 @@ impl MainArea {
         }
         let leaving = std::mem::take(&mut state.touched);
         state.chained = 0;
+        state.remade = Remade::default();
         for segno in &leaving {
             if let Some(maps) = &mut state.segments[*segno as usize].maps {
                 maps.next = maps.valid;

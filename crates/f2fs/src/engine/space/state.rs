@@ -82,6 +82,24 @@ impl Usage {
     }
 }
 
+/// Blocks that a roll-forward may have to make, and that neither are in use nor were freed with an address since the
+/// last snapshot.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Remade {
+    /// Nodes that no chain has, freed before they had an address: indirect ones, and those of directories.
+    pub(super) nodes: u64,
+    /// Other blocks freed before they had an address.
+    pub(super) blocks: u64,
+    /// Names that chains tell: each may take a block of its directory, whatever the directory has become meanwhile.
+    pub(super) names: u64,
+}
+
+impl Remade {
+    pub(super) fn all(&self) -> u64 {
+        self.nodes + self.blocks + self.names
+    }
+}
+
 pub(super) struct State {
     pub(super) segments: Vec<Segment>,
     pub(super) heads: [Head; 6],
@@ -111,6 +129,7 @@ pub(super) struct State {
     /// Nodes written to chains since the last checkpoint's snapshot: recovery would write each of
     /// them once more.
     pub(super) chained: u64,
+    pub(super) remade: Remade,
     /// Segments being emptied: no log fills their holes.
     pub(super) victims: BTreeSet<u32>,
     /// Segments that the last checkpoint has freed, and that logs may not take yet.
