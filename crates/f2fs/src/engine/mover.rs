@@ -18,6 +18,7 @@ use moafs_vfs::{Error, Result};
 
 use super::convert::copy_of;
 use super::incore::Incore;
+use super::map::Leaf;
 use super::space::{Origin, Recorded, Ticket};
 use super::volume::F2fs;
 use crate::clean::oracle::{self, Deaths, Foresight};
@@ -253,13 +254,23 @@ impl F2fs {
                 continue;
             }
             let _gate = self.gate.read();
-            if let Some(block) = self.owned_block(&file, valid.owner.lbn)? {
-                let Some(_room) = self.space.ticket(Blocks::new(1, 1), Blocks::default()) else { continue };
-                self.change_owned(&block, |_| ());
-                self.changed();
-            }
+            self.renew_owned(&file, &valid)?;
         }
         Ok(left)
+    }
+
+    /// Marks a block of a directory or symbolic link dirty, if the file still has it. The map is locked: cleaning holds
+    /// no lock of vfs, so the block could be unmapped while it is read, and be dirty without a place.
+    fn renew_owned(&self, file: &Incore, valid: &Valid) -> Result<()> {
+        let _map = file.map.lock();
+        if self.leaf_of(file, valid)?.is_none() {
+            return Ok(());
+        }
+        let Some(block) = self.owned_block(file, valid.owner.lbn)? else { return Ok(()) };
+        let Some(_room) = self.space.ticket(Blocks::new(1, 1), Blocks::default()) else { return Ok(()) };
+        self.change_owned(&block, |_| ());
+        self.changed();
+        Ok(())
     }
 
     fn move_run(&self, blocks: &[Valid], run: BlockRun) -> Result<()> {
@@ -297,15 +308,21 @@ impl F2fs {
     /// Points a file at a moved block, if it still has the block that was read.
     fn repoint(&self, file: &Incore, valid: &Valid, to: BlkAddr) -> Result<()> {
         let _map = file.map.lock();
-        if self.is_inline(file, inode::Inline::DATA | inode::Inline::DENTRY) {
-            return Ok(());
-        }
-        let Some(leaf) = self.existing_leaf(file, valid.owner.lbn)? else { return Ok(()) };
-        if leaf.node.view(|bytes| leaf.addr(bytes, valid.owner.lbn)) == valid.at {
+        if let Some(leaf) = self.leaf_of(file, valid)? {
             self.point_at(file, &leaf, valid.owner.lbn, to, valid.origin, &mut Admission::none())?;
             self.tally.moved_blocks.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
+    }
+
+    /// Returns the leaf that points to a block, if the file still has the block that was read. The caller holds the
+    /// file's `map` lock.
+    fn leaf_of(&self, file: &Incore, valid: &Valid) -> Result<Option<Leaf>> {
+        if self.is_inline(file, inode::Inline::DATA | inode::Inline::DENTRY) {
+            return Ok(None);
+        }
+        let leaf = self.existing_leaf(file, valid.owner.lbn)?;
+        Ok(leaf.filter(|leaf| leaf.node.view(|bytes| leaf.addr(bytes, valid.owner.lbn)) == valid.at))
     }
 
     /// Returns the files with valid blocks in a section, ascending.

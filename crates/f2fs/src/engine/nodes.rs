@@ -48,11 +48,14 @@ impl F2fs {
         }
         let read = self.read_node(nid, entry);
         let node = Arc::new(self.health.watch(read)?);
-        // A change of the entry means that the node was written, or freed, while it was read.
-        if self.nat.get(nid)? != entry {
-            return self.find_node(nid);
+        let mut all = self.nodes.all.lock();
+        // A change of the entry means that the node was written, or freed, while it was read. Still under the lock:
+        // one that is freed afterwards is taken out again.
+        if self.nat.known(nid) == Some(entry) {
+            return Ok(Some(Arc::clone(all.entry(nid).or_insert(node))));
         }
-        Ok(Some(Arc::clone(self.nodes.all.lock().entry(nid).or_insert(node))))
+        drop(all);
+        self.find_node(nid)
     }
 
     fn read_node(&self, nid: Nid, entry: NatEntry) -> Result<Node> {
@@ -145,11 +148,14 @@ impl F2fs {
         let entry = self.nat.get(node.nid)?;
         self.nat.free(node.nid)?;
         self.nodes.all.lock().remove(&node.nid);
-        if self.nodes.dirty.lock().remove(&node.nid).is_some() {
-            self.space.node_settled();
+        {
+            // Another holder of the node must not list it as dirty again.
+            let _contents = node.contents.lock();
+            node.dirty.store(true, Ordering::Relaxed);
+            if self.nodes.dirty.lock().remove(&node.nid).is_some() {
+                self.space.node_settled();
+            }
         }
-        // Another holder of the node must not list it as dirty again.
-        node.dirty.store(true, Ordering::Relaxed);
         self.space.free(entry.addr);
         if entry.addr == BlkAddr::NEW && node.log != Log::WarmNode {
             self.space.unmade_node();

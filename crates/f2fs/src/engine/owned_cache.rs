@@ -74,19 +74,20 @@ impl OwnedBlocks {
     /// Forgets blocks that no longer belong to the format. Returns how many of them were dirty.
     pub(super) fn forget(&self, ino: Nid, lbns: Range<u64>) -> usize {
         let range = (ino, lbns.start)..(ino, lbns.end);
-        let mut all = self.all.lock();
-        let gone: Vec<(Nid, u64)> = all.range(range).map(|(at, _)| *at).collect();
-        let mut dirty = self.dirty.lock();
-        let mut settled = 0;
-        for at in gone {
-            all.remove(&at);
-            if let Some(block) = dirty.remove(&at) {
-                // Another holder of the block must not list it as dirty again.
-                block.dirty.store(true, Ordering::Relaxed);
-                settled += 1;
-            }
-        }
-        settled
+        let gone: Vec<Arc<Owned>> = {
+            let mut all = self.all.lock();
+            let found: Vec<(Nid, u64)> = all.range(range).map(|(at, _)| *at).collect();
+            found.iter().filter_map(|at| all.remove(at)).collect()
+        };
+        gone.iter().filter(|block| self.retire(block)).count()
+    }
+
+    /// Takes a block that was forgotten out of the dirty ones; another holder must not list it as dirty again. True if
+    /// it was dirty.
+    fn retire(&self, block: &Owned) -> bool {
+        let _bytes = block.bytes.lock();
+        block.dirty.store(true, Ordering::Relaxed);
+        self.dirty.lock().remove(&(block.ino, block.lbn)).is_some()
     }
 
     /// Returns a block if it is in memory.

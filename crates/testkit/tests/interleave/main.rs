@@ -9,10 +9,12 @@
 //! | `attributes` | is what a task has seen durable after that task's own fsync? |
 //! | `stale` | can a pointer reach the disk before its data? |
 //! | `full_volume` | do several callers ever get more than the volume has? |
+//! | `cleaning` | does what cleaning moves stay where others have removed it? |
 //! | `removal` | does a removed file leave nothing when another task looks at it? |
 //! | `renames` | do calls that lock several directories ever wait for each other? |
 
 mod attributes;
+mod cleaning;
 mod full_volume;
 mod removal;
 mod renames;
