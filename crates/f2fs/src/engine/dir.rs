@@ -32,6 +32,9 @@ const DOTS: [(&[u8], u64); 2] = [(b".", 1), (b"..", 2)];
 const FIRST_SLOT: u64 = DOTS.len() as u64;
 const SLOTS: u64 = Region::BLOCK.slots as u64;
 
+/// Memory of cached blocks up to which a walk over a directory reads, in bytes.
+const LISTED_BYTES_MAX: usize = 16 << 20;
+
 /// The place of a set of entries.
 enum Shelf {
     Inode(Arc<Node>, Region),
@@ -174,13 +177,20 @@ impl F2fs {
 
     /// Returns the first of a directory's blocks at or behind `lbn` that is no hole.
     fn block_from(&self, dir: &Incore, mut lbn: u64) -> Result<Option<Arc<Owned>>> {
-        let limit = node::lbn_limit(self.layout(dir).addresses());
+        let blocks = dir.node.view(inode::size).div_ceil(BLOCK as u64);
+        let limit = node::lbn_limit(self.layout(dir).addresses()).min(blocks);
         while lbn < limit {
             if let Some(block) = self.owned_block(dir, lbn)? {
+                // A damaged directory may have any number of blocks without names.
+                if self.owned.memory() > LISTED_BYTES_MAX {
+                    self.owned.shrink(LISTED_BYTES_MAX / 2);
+                }
                 return Ok(Some(block));
             }
-            if let Mapping::Hole { len } = self.map_run(dir, Lbn(lbn), u32::MAX)? {
-                lbn += u64::from(len);
+            match self.map_run(dir, Lbn(lbn), u32::MAX)? {
+                Mapping::Hole { len } => lbn += u64::from(len),
+                Mapping::Unwritten(run) => lbn += u64::from(run.len),
+                Mapping::Run(_) => {}
             }
         }
         Ok(None)
@@ -419,6 +429,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::format::BlkAddr;
     use crate::judge::{assert_clean, features, loaded, mount, name, new, root, volume};
 
     const ROOT: Ino = Ino(3);
@@ -750,6 +761,38 @@ mod tests {
                 }
             }
             Op::Remount => m.remount("in between"),
+        }
+    }
+
+    /// Gives a directory blocks that are reserved, or all the same one, as no driver does.
+    fn stuff(fs: &F2fs, dir: &Incore, lbns: std::ops::Range<u64>, to: impl Fn(u64) -> BlkAddr) {
+        for lbn in lbns {
+            let leaf = fs.leaf(dir, lbn, &mut Admission::none()).unwrap();
+            fs.change(&leaf.node, |bytes| leaf.set(bytes, lbn, to(lbn)));
+        }
+    }
+
+    #[test]
+    fn blocks_of_a_hostile_directory_take_little_memory() {
+        for reserved in [true, false] {
+            let m = Mounted::new(features()[0]);
+            (0..200).for_each(|i| assert!(m.create(&number(i), FileKind::Fifo).is_ok()));
+            (0..200).for_each(|i| m.remove(&number(i)).unwrap());
+            m.vfs.sync().unwrap();
+            let (node, fs) = m.node();
+            let Mapping::Run(first) = fs.map_run(&node, Lbn(0), 1).unwrap() else { panic!("block 0 is there") };
+            let to = |_| if reserved { BlkAddr::NEW } else { BlkAddr(first.start.0 as u32) };
+            let blocks = 10_000;
+            stuff(fs, &node, 1..blocks, to);
+            let most = if reserved { 1 } else { LISTED_BYTES_MAX / crate::engine::evict::CACHED_BYTES + 16 };
+            for size in [blocks, 1] {
+                fs.change_inode(&node, |inode| inode.size = size * BLOCK as u64).unwrap();
+                fs.owned.shrink(0);
+                assert!(fs.has_no_names(&node).unwrap());
+                fs.list_names(&node, Cookie::START, &mut |_, _, _| true).unwrap();
+                let count = fs.owned.count();
+                assert!(count <= most && (size > 1 || count <= 16), "{count} of {size} blocks, reserved: {reserved}");
+            }
         }
     }
 

@@ -48,7 +48,7 @@ impl Leaf {
         &bytes[all][byte(range.start)..byte(range.end)]
     }
 
-    fn set(&self, bytes: &mut [u8], lbn: u64, addr: BlkAddr) {
+    pub(super) fn set(&self, bytes: &mut [u8], lbn: u64, addr: BlkAddr) {
         let slot = (lbn - self.span.start) as usize;
         match &self.layout {
             Some(layout) => layout.set_addr(bytes, slot, addr),

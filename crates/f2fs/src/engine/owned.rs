@@ -21,7 +21,8 @@ const READ_BLOCKS: u32 = 16;
 
 impl F2fs {
     /// Returns a block of a directory or symbolic link; reads it if it is not in memory. `None` if
-    /// the file has a hole there.
+    /// the file has a hole there, or a block that was reserved and never written: this mount keeps those that it
+    /// reserves in memory.
     pub(super) fn owned_block(&self, file: &Incore, lbn: u64) -> Result<Option<Arc<Owned>>> {
         loop {
             if let Some(block) = self.owned.get(file.ino, lbn) {
@@ -29,8 +30,7 @@ impl F2fs {
             }
             let mapping = self.map_run(file, Lbn(lbn), READ_BLOCKS)?;
             let run = match mapping {
-                Mapping::Hole { .. } => return Ok(None),
-                Mapping::Unwritten(_) => return Ok(Some(self.owned.insert(file.ino, lbn, Buf::zeroed(BLOCK)))),
+                Mapping::Hole { .. } | Mapping::Unwritten(_) => return Ok(None),
                 Mapping::Run(run) => run,
             };
             let kind = if file.kind == FileKind::Directory { Kind::Directory } else { Kind::Symlink };
