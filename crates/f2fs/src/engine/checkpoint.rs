@@ -20,7 +20,7 @@ use moafs_vfs::format::Admission;
 use moafs_vfs::full_host::wait_for_host;
 use moafs_vfs::{Error, Result};
 
-use super::convert::{copy_of, damaged};
+use super::convert::copy_of;
 use super::node_cache::Node;
 use super::owned_cache::Owned;
 use super::space::{Origin, Picture, Recorded};
@@ -153,7 +153,9 @@ impl F2fs {
         let image = pack.encode(&self.geo);
         // A pack that no mount would accept must not replace one that mounts accept.
         let read = Pack::decode(&image, &self.geo, to as u8);
-        read.map_err(|damage| Error::Refused(format!("it would not be read again: {}", damaged(damage))))?;
+        read.map_err(|damage| {
+            Error::Refused(format!("{} would not be read again: {}", damage.structure, damage.problem))
+        })?;
         let first = self.geo.pack_at(to).0;
         let tag = Tag::new(Kind::Segments, 0, Cause::Order);
         blocks.extend(image.chunks_exact(BLOCK).zip(first..).map(|(bytes, at)| leaving(BlkAddr(at), bytes, tag)));

@@ -20,21 +20,28 @@ use super::space::Origin;
 use super::volume::F2fs;
 use crate::format::chain::{self, Facts};
 use crate::format::checkpoint::{Checkpoint, CpFlags};
-use crate::format::inode::{self, Inline, Inode};
+use crate::format::inode::{self, Inline, Inode, Layout};
 use crate::format::nat::NatEntry;
 use crate::format::node::{self, ADDRS_PER_NODE, Footer, XATTR_OFFSET};
 use crate::format::superblock::Features;
 use crate::format::xattr::NODE_BYTES;
 use crate::format::{BlkAddr, Log, Nid, Structure};
 
+const NO_ROLL_FORWARD: &str = "what was fsynced after the last checkpoint cannot be brought back";
+
 /// The ways that are left if the roll-forward is impossible.
 const NO_WAY_FORWARD: &str = "mount it with -o ro to save what the last checkpoint shows, or give up what came after it with \
      -o disable_roll_forward";
+
+/// The properties of an inode that never change: no chain tells other ones than the checkpoint has.
+type Shape = (FileKind, Layout);
 
 /// One node of the chain.
 struct Link {
     at: BlkAddr,
     footer: Footer,
+    /// The properties of the inode, if the node is one.
+    shape: Option<Shape>,
 }
 
 /// The facts that the chain holds about one inode.
@@ -54,9 +61,10 @@ impl F2fs {
     pub(super) fn roll_forward(&self) -> Result<()> {
         self.replay_chain().map_err(|error| match error {
             Error::Disk { .. } => error,
-            error => Error::Refused(format!(
-                "what was fsynced after the last checkpoint cannot be brought back: {error}; {NO_WAY_FORWARD}"
-            )),
+            Error::Damaged { structure, problem, .. } => {
+                Error::Refused(format!("{NO_ROLL_FORWARD}: {structure}: {problem}; {NO_WAY_FORWARD}"))
+            }
+            error => Error::Refused(format!("{NO_ROLL_FORWARD}: {error}; {NO_WAY_FORWARD}")),
         })
     }
 
@@ -79,7 +87,8 @@ impl F2fs {
 
     fn replay_chain(&self) -> Result<()> {
         let last = self.writer.lock().last.clone();
-        let chain = self.read_chain(&last)?;
+        let mut chain = self.read_chain(&last)?;
+        self.cut_at_other_shape(&mut chain)?;
         let marked = self.known(marked(&chain))?;
         if marked.is_empty() {
             return Ok(());
@@ -147,10 +156,41 @@ impl F2fs {
                 break;
             }
             let next = footer.next;
-            chain.push(Link { at, footer });
+            let shape = (footer.nid == footer.ino).then(|| self.shape_in(&page, footer.ino)).flatten();
+            chain.push(Link { at, footer, shape });
             at = next;
         }
         Ok(chain)
+    }
+
+    fn shape_in(&self, block: &[u8], ino: Nid) -> Option<Shape> {
+        let inode = Inode::decode(block, ino, self.features).ok()?;
+        Some((inode.kind, inode.layout(self.features.contains(Features::FLEXIBLE_INLINE_XATTR))))
+    }
+
+    /// Returns the properties of an inode that the checkpoint has.
+    fn shape_of(&self, ino: Nid) -> Result<Option<Shape>> {
+        let node = self.find_node(ino)?;
+        Ok(node.and_then(|node| node.view(|block| self.shape_in(block, ino))))
+    }
+
+    /// Ends a chain before an inode of another kind or layout than the checkpoint, or the chain before, has for it. Its
+    /// words would be taken for addresses that are none.
+    fn cut_at_other_shape(&self, chain: &mut Vec<Link>) -> Result<()> {
+        let mut known: BTreeMap<Nid, Shape> = BTreeMap::new();
+        for (at, Link { footer, shape, .. }) in chain.iter().enumerate() {
+            let Some(told) = *shape else { continue };
+            let before = match known.get(&footer.ino) {
+                Some(before) => *before,
+                None => self.shape_of(footer.ino)?.unwrap_or(told),
+            };
+            if before != told {
+                chain.truncate(at);
+                break;
+            }
+            known.insert(footer.ino, told);
+        }
+        Ok(())
     }
 
     fn replay(&self, link: &Link, image: &[u8]) -> Result<()> {

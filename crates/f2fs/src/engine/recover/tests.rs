@@ -269,3 +269,44 @@ fn a_file_made_below_a_moved_directory_is_found_under_its_new_path() {
         }
     }
 }
+
+/// Returns a volume on which the inode of a file that the last checkpoint has lies in a chain, after `change`.
+fn rewritten(change: impl FnOnce(&mut [u8])) -> Arc<MemDisk> {
+    let disk = volume(64, features()[0]);
+    let vfs = mount(&disk);
+    let file = vfs.create(&root(), ROOT, name(b"file"), &new(FileKind::Regular)).unwrap().ino;
+    let contents: Vec<u8> = vec![7; 900 * BLOCK];
+    vfs.write(&root(), file, 0, &contents, false).unwrap();
+    vfs.sync().unwrap();
+    vfs.write(&root(), file, 0, &[8; BLOCK], false).unwrap();
+    vfs.fsync(file, false).unwrap();
+    let cut = Arc::new(disk.snapshot());
+    let (chain, uuid) = chain_of(&cut);
+    let (at, mut block) = chain.into_iter().next().unwrap();
+    change(&mut block);
+    inode::seal_checksum(&mut block, &uuid);
+    cut.poke(at, &block);
+    cut
+}
+
+/// A word that is an attribute in the layout of the checkpoint's inode may be an address in another layout.
+#[test]
+fn a_chain_whose_inode_has_another_layout_or_kind_than_the_checkpoint_has_is_not_followed() {
+    type Change = fn(&mut [u8]);
+    let changes: [(&str, bool, Change); 4] = [
+        ("as it was written", true, |_| ()),
+        ("a smaller extra area", false, |block| crate::format::put_u16(block, 360, 24)),
+        ("fewer inline attributes", false, |block| crate::format::put_u16(block, 362, 20)),
+        ("a pipe", false, |block| crate::format::put_u16(block, 0, 0o010_644)),
+    ];
+    for (what, followed, change) in changes {
+        let disk = rewritten(change);
+        assert_eq!(findings_after_recovery(&disk).len(), 0, "{what}");
+        let vfs = mount(&disk);
+        let file = vfs.lookup(&root(), ROOT, name(b"file")).unwrap();
+        assert_eq!(file.attr.kind, FileKind::Regular, "{what}");
+        let mut bytes = [0; BLOCK];
+        vfs.read(file.ino, 0, &mut bytes).unwrap();
+        assert_eq!(bytes[0], if followed { 8 } else { 7 }, "{what}");
+    }
+}
