@@ -29,6 +29,7 @@ use moafs_vfs::types::{BlockAddr, BlockRun};
 use moafs_vfs::{Error, Result};
 
 use crate::block_set::BlockSet;
+use crate::format::fixed::joined;
 pub(crate) use crate::format::fixed::{fixed_ranges, make_block_bitmap};
 use crate::format::group::{BLOCK_UNINIT, INODE_UNINIT, INODE_ZEROED};
 use crate::format::{BlockNo, Descriptor, Geometry, GroupNo, InodeNo, Place, Sealed, Structure, bitmap};
@@ -160,6 +161,8 @@ pub struct Alloc {
     groups: Vec<Group>,
     /// Fixed metadata (copies of the superblock, bitmaps, inode tables), ascending, merged.
     fixed: Vec<Range<u64>>,
+    /// The blocks of the journal, in the same way.
+    journal: Vec<Range<u64>>,
     /// Number of blocks outside of `fixed`.
     data_blocks: u64,
     blocks: Mutex<BlockTotals>,
@@ -182,8 +185,14 @@ pub struct Alloc {
 
 impl Alloc {
     /// Makes an allocator over checked descriptors. `trusted`: the counts in them were written by a
-    /// clean unmount.
-    pub fn new(geo: Geometry, meta: Arc<Meta>, descriptors: Vec<Descriptor>, trusted: bool) -> Alloc {
+    /// clean unmount. `journal`: the blocks of the journal.
+    pub fn new(
+        geo: Geometry,
+        meta: Arc<Meta>,
+        descriptors: Vec<Descriptor>,
+        journal: Vec<Range<u64>>,
+        trusted: bool,
+    ) -> Alloc {
         let fixed = fixed_ranges(&geo, &descriptors);
         let groups: Vec<Group> = descriptors
             .into_iter()
@@ -221,6 +230,7 @@ impl Alloc {
             meta,
             groups,
             fixed,
+            journal: joined(journal),
             freeing_inodes: AtomicU64::new(0),
             promised: Arc::default(),
             in_flight: Mutex::default(),
@@ -324,20 +334,17 @@ impl Alloc {
         &self.groups[group.0 as usize].descriptor
     }
 
-    /// Returns true if any of the blocks is metadata at a fixed place, or outside the volume: no
-    /// file may own them.
+    /// Returns true if any of the blocks is metadata at a fixed place, the journal's, or outside the volume: no file
+    /// may own them.
     pub fn is_fixed(&self, start: u64, len: u64) -> bool {
-        let end = start.saturating_add(len);
-        if start <= self.geo.first_data_block || end > self.geo.blocks {
-            return true;
-        }
-        let after = self.fixed.partition_point(|range| range.end <= start);
-        self.fixed.get(after).is_some_and(|range| range.start < end)
+        self.is_fixed_metadata(start, len) || meets(&self.journal, start, start.saturating_add(len))
     }
 
-    /// Returns the fixed metadata, ascending.
-    pub fn fixed(&self) -> &[Range<u64>] {
-        &self.fixed
+    /// Returns true if any of the blocks is metadata at a fixed place, or outside the volume: not even the journal may
+    /// own them.
+    pub fn is_fixed_metadata(&self, start: u64, len: u64) -> bool {
+        let end = start.saturating_add(len);
+        start <= self.geo.first_data_block || end > self.geo.blocks || meets(&self.fixed, start, end)
     }
 
     // -- space
@@ -678,13 +685,18 @@ impl Alloc {
     // -- freeing
 
     /// Frees blocks or an inode once `needs` is on disk (at once, if it is).
+    ///
+    /// # Errors
+    /// Damage if they are blocks that no file may own: then nothing is freed.
     pub fn free(&self, needs: Level, freed: Freed) -> Result<()> {
         match freed {
             Freed::Data { start, len } => {
+                self.check_freed(start, len)?;
                 self.note_freeing(start, len);
                 self.blocks.lock().freeing += u64::from(len);
             }
             Freed::Meta { block } => {
+                self.check_freed(block, 1)?;
                 self.note_freeing(block, 1);
                 self.blocks.lock().freeing += 1;
             }
@@ -699,6 +711,18 @@ impl Alloc {
             return self.free_in_transaction(freed);
         }
         if self.meta.free_after(needs, freed) { Ok(()) } else { self.freed(freed) }
+    }
+
+    /// Returns damage if blocks that a file gives back can be no file's.
+    fn check_freed(&self, start: u64, len: u32) -> Result<()> {
+        if !self.is_fixed(start, len.into()) {
+            return Ok(());
+        }
+        let group = self.geo.group_of_block(BlockNo(start)).unwrap_or_default();
+        let place = Place::new(Structure::BlockBitmap(group), self.descriptor(group).block_bitmap);
+        Err(damaged(
+            place.damage(format!("a file is said to have {len} blocks from {start} on, which are the volume's own")),
+        ))
     }
 
     fn free_in_transaction(&self, freed: Freed) -> Result<()> {
@@ -899,6 +923,12 @@ impl Alloc {
         debug_assert!(block.is_some(), "the bitmap in block {no} was changed and forgotten");
         block.and_then(|block| block.view(sum)).unwrap_or(0)
     }
+}
+
+/// Returns true if one of the blocks `start..end` lies in a range. The ranges ascend and lie apart from one another.
+fn meets(ranges: &[Range<u64>], start: u64, end: u64) -> bool {
+    let after = ranges.partition_point(|range| range.end <= start);
+    ranges.get(after).is_some_and(|range| range.start < end)
 }
 
 /// Returns a bitmap without the bits of another.

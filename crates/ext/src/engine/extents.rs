@@ -103,7 +103,7 @@ impl Ext {
     /// Returns the block of a node, which was checked.
     fn extent_node(&self, owner: Owner, child: Child) -> Result<Arc<Block>> {
         let place = extent::place(owner.ino, child);
-        if self.alloc.is_fixed(child.block.0, 1) {
+        if self.cannot_own(owner.ino, child.block.0, 1) {
             return Err(damaged(place.damage("it lies in the volume's own metadata")));
         }
         let block = self.zone_block(child.block.0, Kind::Map)?;
@@ -119,13 +119,18 @@ impl Ext {
         let skipped = at - u64::from(extent.lbn);
         let start = extent.start.0 + skipped;
         let len = (extent.end() - at).min(max.into()) as u32;
-        if self.alloc.is_fixed(start, len.into()) {
-            let place = Place::new(Structure::Inode(node.ino), node.at.block);
-            let problem = format!("an extent leads to block {start}, which is the volume's own metadata");
-            return Err(damaged(place.damage(problem)));
-        }
+        self.check_run(node, start, len.into())?;
         let run = BlockRun { start: BlockAddr(start), len };
         Ok(if extent.unwritten { Mapping::Unwritten(run) } else { Mapping::Run(run) })
+    }
+
+    /// Returns damage if blocks that a tree names can be no file's.
+    fn check_run(&self, node: &Incore, start: u64, len: u64) -> Result<()> {
+        if !self.cannot_own(node.ino, start, len) {
+            return Ok(());
+        }
+        let place = Place::new(Structure::Inode(node.ino), node.at.block);
+        Err(damaged(place.damage(format!("an extent leads to block {start}, which is the volume's own"))))
     }
 }
 
@@ -232,6 +237,7 @@ impl Ext {
         let planned = edit::plan(&tree, &self.geo, self.geo.block_bytes(), edit, &mut nodes);
         let MountedNodes { read, taken, .. } = nodes;
         let planned = planned.and_then(|plan| {
+            self.check_unmapped(node, &plan)?;
             put.map_or(Ok(()), |put| self.alloc.record_use(put.start.0, put.len.into()))?;
             Ok(plan)
         });
@@ -247,6 +253,12 @@ impl Ext {
                 self.health.watch(Err(error))
             }
         }
+    }
+
+    /// Returns damage if an edit takes blocks from the file that it cannot have: they would be freed.
+    fn check_unmapped(&self, node: &Incore, plan: &Plan) -> Result<()> {
+        plan.unmapped.iter().try_for_each(|gone| self.check_run(node, gone.start.0, gone.len.into()))?;
+        plan.removed.iter().try_for_each(|gone| self.check_run(node, gone.0, 1))
     }
 
     /// Carries a planned edit out: all of it joins the transaction of the running op. `read` has the nodes that change;

@@ -17,7 +17,7 @@ use super::incore::{Incore, InodeState, Life};
 use super::volume::Ext;
 use crate::format::inode::InodeFlags;
 use crate::format::map::{self, Path};
-use crate::format::{BlockNo, GroupNo, Inode, Place, Structure};
+use crate::format::{BlockNo, GroupNo, Inode, InodeNo, Place, Structure};
 use crate::health::damaged;
 use crate::meta::{Block, Freed, Level, Needs};
 
@@ -115,10 +115,19 @@ impl Ext {
         Ok(block.view(|bytes| (0..self.geo.apb as usize).map(|i| pointer(bytes, i)).collect()))
     }
 
+    /// Returns true if this inode can have none of the blocks, or not all: they are metadata at a fixed place, another
+    /// inode's journal, or outside the volume.
+    pub(super) fn cannot_own(&self, ino: InodeNo, start: u64, len: u64) -> bool {
+        match self.journal == Some(ino) {
+            true => self.alloc.is_fixed_metadata(start, len),
+            false => self.alloc.is_fixed(start, len),
+        }
+    }
+
     /// Checks a pointer that was read from the volume.
     pub(super) fn checked(&self, node: &Incore, level: u8, block: Option<u64>, start: u32, len: u32) -> Result<u64> {
         let start = u64::from(start);
-        if !self.alloc.is_fixed(start, len.into()) {
+        if !self.cannot_own(node.ino, start, len.into()) {
             return Ok(start);
         }
         let structure = match block {
@@ -279,7 +288,7 @@ impl Ext {
             let leaf = self.leaf_or_new(node, lbn, &mut map_block);
             let leaf = leaf.map_err(|error| self.half_mapped(node, lbn > at.start.0, error))?;
             let set = match leaf {
-                Leaf::Direct(index) => Ok(self.set_direct(node, index, target, left, bits, written)),
+                Leaf::Direct(index) => self.set_direct(node, index, target, left, bits, written),
                 Leaf::Indirect(block, index) => self.set_indirect(node, &block, index, target, left, bits, written),
                 Leaf::Missing(_) => Err(Self::too_big()),
             };
@@ -312,9 +321,12 @@ impl Ext {
         left: u64,
         bits: Level,
         written: Option<Epoch>,
-    ) -> Set {
+    ) -> Result<Set> {
         let mut state = node.state.lock();
         let count = left.min(map::DIRECT - index as u64);
+        for old in state.inode.block[index..index + count as usize].iter().filter(|old| **old != 0) {
+            self.checked(node, 1, None, *old, 1)?;
+        }
         let (mut filled, mut changed) = (0, false);
         for i in 0..count {
             let new = (target + i) as u32;
@@ -331,7 +343,7 @@ impl Ext {
             state.data = state.data.max(written);
         }
         self.count_blocks(&mut state, filled as i64);
-        Set { count, level: Level::NONE }
+        Ok(Set { count, level: Level::NONE })
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -352,6 +364,9 @@ impl Ext {
         let same = old.iter().zip(target..).all(|(old, new)| u64::from(*old) == new);
         if same {
             return Ok(Set { count, level: Level::NONE });
+        }
+        for old in old.iter().filter(|old| **old != 0) {
+            self.checked(node, 1, Some(block.no), *old, 1)?;
         }
         let first = index - sector * RECORD_POINTERS;
         let needs = Needs::from(bits).and_data(written);

@@ -186,6 +186,7 @@ impl Ext {
     ) -> Ext {
         let health = Arc::new(Health::default());
         let has_journal = log.is_some();
+        let journal_blocks = log.as_ref().map_or_else(Vec::new, journal::Log::blocks);
         let (shared, clock, watched) = (Arc::clone(&disk), Arc::clone(&rt), Arc::clone(&health));
         let meta = Arc::new(Meta::new(shared, clock, watched, geo.block_bytes(), geo.checksums, log));
         let mut shape = shape_of(&superblock, &geo, options.place, read_only);
@@ -203,7 +204,8 @@ impl Ext {
         };
         let directories = descriptors.iter().map(|descriptor| descriptor.used_dirs).collect();
         Ext {
-            alloc: Arc::new(Alloc::new(geo.clone(), Arc::clone(&meta), descriptors, clean)),
+            alloc: Arc::new(Alloc::new(geo.clone(), Arc::clone(&meta), descriptors, journal_blocks, clean)),
+            journal: superblock.compat().contains(Compat::HAS_JOURNAL).then(|| InodeNo(superblock.journal_inum())),
             form: codec::Form { is_whole: meta.has_journal(), ..codec::Form::of(&geo) },
             meta,
             shape,

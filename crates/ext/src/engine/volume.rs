@@ -14,7 +14,7 @@ use super::incore::{Incore, Registry, window};
 use super::recover::Recovery;
 use crate::alloc::Alloc;
 use crate::format::renaming::Marks;
-use crate::format::{BlockNo, Descriptor, Geometry, GroupNo, Superblock, dir as codec};
+use crate::format::{BlockNo, Descriptor, Geometry, GroupNo, InodeNo, Superblock, dir as codec};
 use crate::health::Health;
 use crate::meta::{Block, Level, Meta};
 use crate::place::windows::Windows;
@@ -34,6 +34,8 @@ pub struct Ext {
     pub(super) superblock: Mutex<Superblock>,
     pub(super) meta: Arc<Meta>,
     pub(super) alloc: Arc<Alloc>,
+    /// The inode of the journal, which on volumes that got one while they were mounted is a file with a name.
+    pub(super) journal: Option<InodeNo>,
     pub(super) registry: Arc<Registry>,
     /// In-core inodes that must not be forgotten before a level is on disk: later changes of their names wait for it.
     pub(super) held: Mutex<BTreeMap<(Level, u32), Arc<Incore>>>,

@@ -79,12 +79,11 @@ fn apply(
     journal: &Journal,
     records: &[Record],
 ) -> Result<BTreeMap<BlockNo, Vec<u8>>> {
-    let own = journal.runs.iter().map(|run| run.start.0..run.end().0).collect();
     let promised = records.iter().filter_map(|record| match record {
         Record::AddRange { extent, .. } => Some(extent.start.0..extent.start.0 + u64::from(extent.len)),
         _ => None,
     });
-    let scratch = Scratch::new(disk, geo, own, promised.collect())?;
+    let scratch = Scratch::new(disk, geo, journal.blocks(), promised.collect())?;
     let (mut files, mut names) = (Files::new(scratch, sb)?, Names::new(sb));
     for record in records {
         match record {

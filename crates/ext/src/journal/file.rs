@@ -1,6 +1,7 @@
 //! The journal as a file of its volume: where its blocks lie.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::Arc;
 
 use moafs_disk::{Buf, DiskExt, Kind, Lba, SharedDisk, Tag};
@@ -41,6 +42,8 @@ pub struct Journal {
     pub(super) runs: Vec<LogRun>,
     /// The same runs, ascending by their place on the volume.
     sorted: Vec<LogRun>,
+    /// The blocks of its map.
+    maps: Vec<BlockNo>,
     pub(super) superblock: JournalSuperblock,
     /// The bytes of the superblock as they are on the disk.
     pub(super) superblock_bytes: Vec<u8>,
@@ -69,7 +72,7 @@ impl Journal {
         }
         let blocks = inode.size / u64::from(geo.block_size);
         let blocks = u32::try_from(blocks.min(geo.blocks)).unwrap_or(u32::MAX);
-        let runs = volume.runs(&inode, inode.owner(ino), table, blocks)?;
+        let (runs, maps) = volume.runs(&inode, inode.owner(ino), table, blocks)?;
         let mapped = runs.last().map_or(0, |run| u64::from(run.at) + u64::from(run.len));
         let Some(first) = runs.first() else {
             return Err(damaged(place.damage("the journal has no blocks")));
@@ -83,7 +86,7 @@ impl Journal {
             return Err(damaged(place.damage("the journal has a block twice")));
         }
         let superblock_bytes = bytes[..SUPERBLOCK_BYTES].to_vec();
-        Ok(Some(Journal { disk: Arc::clone(disk), geo: geo.clone(), runs, sorted, superblock, superblock_bytes }))
+        Ok(Some(Journal { disk: Arc::clone(disk), geo: geo.clone(), runs, sorted, maps, superblock, superblock_bytes }))
     }
 
     /// Returns the journal's superblock.
@@ -94,6 +97,12 @@ impl Journal {
     /// Returns the runs of the journal's blocks, ascending by their place in the journal.
     pub fn runs(&self) -> &[LogRun] {
         &self.runs
+    }
+
+    /// Returns the blocks that the journal has on the volume, those of its map among them: no other file may own one.
+    pub fn blocks(&self) -> Vec<Range<u64>> {
+        let maps = self.maps.iter().map(|block| block.0..block.0 + 1);
+        self.runs.iter().map(|run| run.start.0..run.end().0).chain(maps).collect()
     }
 
     /// Returns the block of the volume that holds a block of the journal; `None` beyond its end.
@@ -151,14 +160,18 @@ impl Volume<'_> {
         Ok((Inode::parse(slot, self.geo), table))
     }
 
-    /// Returns the runs of an inode's first `blocks` blocks, which must have no hole.
-    fn runs(&self, inode: &Inode, owner: Owner, table: BlockNo, blocks: u32) -> Result<Vec<LogRun>> {
+    /// Returns the runs of an inode's first `blocks` blocks, which must have no hole, and the blocks of its map.
+    fn runs(&self, inode: &Inode, owner: Owner, table: BlockNo, blocks: u32) -> Result<(Vec<LogRun>, Vec<BlockNo>)> {
         let place = Place::new(Structure::Inode(owner.ino), table);
+        let mut maps = Vec::new();
         let mut runs = Runs { runs: Vec::new(), next: 0, end: blocks, place };
         if inode.has_extents() {
             let root = inode.block_bytes();
             let tree = Tree { owner, root: &root, block: table };
-            let mut read = |block| self.block(block, Kind::Map);
+            let mut read = |block| {
+                maps.push(block);
+                self.block(block, Kind::Map)
+            };
             tree.walk(self.geo, &mut read, &mut |extent| {
                 if extent.unwritten {
                     return Err(damaged(place.damage("the journal has blocks that were never written")));
@@ -170,8 +183,9 @@ impl Volume<'_> {
             for (slot, pointer) in inode.block.into_iter().enumerate().take(POINTERS) {
                 self.pointers(map::level_of_slot(slot), pointer, &mut runs, &mut seen)?;
             }
+            maps.extend(seen.into_iter().map(|block| BlockNo(block.into())));
         }
-        Ok(runs.runs)
+        Ok((runs.runs, maps))
     }
 
     /// Takes what a pointer leads to. `seen` holds the indirect blocks so far: a loop ends there.

@@ -10,6 +10,8 @@
 //!
 //! The commit block's place holds zeros before, so a torn commit block reads as a whole one.
 
+use std::ops::Range;
+
 use moafs_disk::{Buf, Cause, Epoch, Kind, Op, Page, Request, Tag};
 use moafs_runtime::Rt;
 use moafs_vfs::{Error, Result};
@@ -75,6 +77,11 @@ impl Log {
     /// Returns the journal.
     pub(super) fn into_journal(self) -> Journal {
         self.journal
+    }
+
+    /// Returns the blocks that the journal has on the volume: no other file may own one.
+    pub fn blocks(&self) -> Vec<Range<u64>> {
+        self.journal.blocks()
     }
 
     /// Returns the number of blocks of the ring.

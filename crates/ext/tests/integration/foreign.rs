@@ -1,100 +1,17 @@
 //! Volumes that other tools have changed since they were made: files from before a feature came, and a table of
 //! descriptors that went on in meta groups. Skipped without the tools of e2fsprogs.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::Path;
 use std::sync::Arc;
 
 use moafs_disk::SharedDisk;
 use moafs_disk::mem::MemDisk;
-use moafs_ext::check::{self, CheckOptions, Mode};
 use moafs_ext::{Ext, OpenOptions};
-use moafs_runtime::{Live, Rt, Timestamp};
-use moafs_vfs::api::{Allocate, NewFile, Options, SetAttr};
-use moafs_vfs::types::{FileKind, Ino, Name};
-use moafs_vfs::{Credentials, Result, Vfs};
+use moafs_runtime::Live;
+use moafs_vfs::Credentials;
+use moafs_vfs::api::Allocate;
 
-const ROOT: Ino = Ino(2);
-const BLOCK: u64 = 1024;
-
-/// A volume in an image file.
-struct Image {
-    path: PathBuf,
-    _directory: tempfile::TempDir,
-}
-
-impl Image {
-    /// Makes a volume with mke2fs; `None` without it.
-    fn make(arguments: &[&str], bytes: u64) -> Option<Image> {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("image");
-        std::fs::File::create(&path).unwrap().set_len(bytes).unwrap();
-        let image = Image { path, _directory: directory };
-        image.run("mke2fs", &[&["-F", "-q", "-b", "1024"], arguments].concat(), &[0])?;
-        Some(image)
-    }
-
-    /// Runs a tool on the image, which may exit with `allowed`; `None` if it is not installed.
-    fn run(&self, tool: &str, arguments: &[&str], allowed: &[i32]) -> Option<String> {
-        let output = Command::new(tool).args(arguments).arg(&self.path).stdin(Stdio::null()).output();
-        let Ok(output) = output else {
-            eprintln!("SKIPPED: {tool} is not installed (package e2fsprogs)");
-            return None;
-        };
-        let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-        let exit = output.status.code().unwrap_or(-1);
-        assert!(allowed.contains(&exit), "{tool} {arguments:?} exits with {exit}: {text}");
-        Some(text)
-    }
-
-    /// Mounts the volume, calls `act`, unmounts it, and writes it back.
-    fn mounted<R>(&self, act: impl FnOnce(&Vfs<Ext>) -> R) -> R {
-        let mem = Arc::new(MemDisk::read_from(&self.path).unwrap());
-        let (disk, rt): (SharedDisk, Rt) = (mem.clone(), Live::new());
-        let ext = Ext::open(Arc::clone(&disk), Arc::clone(&rt), OpenOptions::default()).expect("the volume opens");
-        let vfs = Vfs::new(ext, disk, rt, Options { syncer: false, ..Options::default() });
-        assert_eq!(vfs.shape().read_only, None);
-        let done = act(&vfs);
-        assert_eq!(vfs.failed(), None);
-        vfs.close().expect("the volume is whole");
-        mem.write_to(&self.path).unwrap();
-        done
-    }
-
-    /// Asks both checkers for their findings.
-    fn judge(&self) {
-        let disk = MemDisk::read_from(&self.path).unwrap();
-        let now = Timestamp { secs: 1_700_000_000, nanos: 0 };
-        let options = CheckOptions { mode: Mode::No, force: true, now, superblock: None };
-        let outcome = check::check(&disk, &options, &mut |_| {}).expect("it can be checked");
-        let found: Vec<_> = outcome.findings.iter().map(|finding| finding.issue.to_string()).collect();
-        assert_eq!(found, Vec::<String>::new());
-        if let Some(text) = self.run("e2fsck", &["-fn"], &[0]) {
-            assert!(!text.contains("Fix?") && !text.contains("wrong"), "{text}");
-        }
-    }
-}
-
-fn name(name: &str) -> &Name {
-    Name::new(name.as_bytes()).expect("a legal name")
-}
-
-fn create(vfs: &Vfs<Ext>, n: &str) -> Ino {
-    let new = NewFile { kind: FileKind::Regular, perm: 0o644, umask: 0, rdev: 0, target: None };
-    vfs.create(&Credentials::root(), ROOT, name(n), &new).expect("there is space").ino
-}
-
-fn write(vfs: &Vfs<Ext>, file: Ino, at: u64, bytes: &[u8]) -> Result<u64> {
-    vfs.write(&Credentials::root(), file, at, bytes, false)
-}
-
-fn truncate(vfs: &Vfs<Ext>, file: Ino, size: u64) -> Result<()> {
-    vfs.set_attr(&Credentials::root(), file, &SetAttr { size: Some(size), ..SetAttr::default() }).map(drop)
-}
-
-fn errno<T>(result: Result<T>) -> i32 {
-    result.map_or_else(|error| error.errno(), |_| 0)
-}
+use crate::image::{BLOCK, Image, ROOT, create, errno, name, truncate, write};
 
 /// Files with pointers to their blocks end where these reach, also on a volume whose new files have extents and may be
 /// longer.
