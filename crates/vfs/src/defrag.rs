@@ -406,13 +406,14 @@ impl<F: Format> Walk<'_, F> {
     }
 
     /// Returns a regular file without dirty blocks: if it has some, they are written first. `None` if it is no such
-    /// file, empty, in use, or belongs to a directory that was found before.
+    /// file, empty, in use, immovable, or belongs to a directory that was found before.
     fn settled(&mut self, ino: Ino) -> Result<Option<Shared<F>>> {
         let inode = match self.volume.inode(ino) {
             Ok(inode) => inode,
             Err(error) => return error.unless_gone().map(|()| None),
         };
-        if inode.kind != FileKind::Regular || inode.size() == 0 || inode.nlink() == 0 {
+        let is_candidate = inode.kind == FileKind::Regular && inode.size() > 0 && inode.nlink() > 0;
+        if !is_candidate || self.volume.format.is_immovable(&inode.node) {
             return Ok(None);
         }
         if inode.nlink() > 1 && !self.linked.insert(ino) {

@@ -369,6 +369,10 @@ pub trait Format: Send + Sync + 'static {
     fn is_inline(&self, _file: &Self::Node) -> bool {
         false
     }
+    /// Returns true if the blocks of a file have to stay where they are: the format itself uses them by their places.
+    fn is_immovable(&self, _file: &Self::Node) -> bool {
+        false
+    }
     /// Returns the disk that contents of files are read from and written to: the volume's, unless the format has
     /// newer contents in a journal.
     fn contents_disk(&self, volume: SharedDisk) -> SharedDisk {

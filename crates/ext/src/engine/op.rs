@@ -129,8 +129,20 @@ impl<'a> ExtOp<'a> {
     }
 
     /// Has recovery look at an inode before the op changes it.
+    ///
+    /// # Errors
+    /// EPERM if it is the journal's: the log goes on to be written to its blocks.
     fn touch(&self, node: &Incore) -> Result<()> {
-        self.ext.touch(node)
+        if self.ext.journal == Some(node.ino) { Err(Error::Posix(libc::EPERM)) } else { self.ext.touch(node) }
+    }
+
+    /// Does the same before new attributes are stored. The journal may get those with which it stays what it is.
+    fn touch_to_put(&self, node: &Incore, attr: &Attr, disk_size: u64) -> Result<()> {
+        let stays = {
+            let is_kept = attr.nlink > 0 && attr.flags & InodeFlags::IMMUTABLE.bits() != 0;
+            is_kept && disk_size == node.state.lock().inode.size
+        };
+        if stays { self.ext.touch(node) } else { self.touch(node) }
     }
 
     /// Does the same for an inode that is about to get or lose a name. The caller has looked names
@@ -475,7 +487,7 @@ impl FormatOp for ExtOp<'_> {
     }
 
     fn inode_put(&mut self, node: &Self::Node, attr: &Attr, disk_size: u64) -> Result<()> {
-        self.touch(node)?;
+        self.touch_to_put(node, attr, disk_size)?;
         let disk_size = self.size_on_disk(node, attr, disk_size);
         if attr.kind == FileKind::Regular && disk_size >= 1 << 31 {
             let level = self.ext.note_large_file()?;
@@ -869,9 +881,13 @@ impl ExtOp<'_> {
 }
 
 impl Ext {
-    /// Returns the attributes that vfs keeps.
+    /// Returns the attributes that vfs keeps. The journal is shown as a file that no program may change.
     pub(super) fn attr(&self, node: &Incore) -> Attr {
-        attr_of(&node.inode(), node.kind)
+        let mut attr = attr_of(&node.inode(), node.kind);
+        if self.journal == Some(node.ino) {
+            attr.flags |= InodeFlags::IMMUTABLE.bits();
+        }
+        attr
     }
 
     /// Returns the directory for temporary names of exchanges: lost+found has room without growing.

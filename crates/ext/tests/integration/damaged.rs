@@ -3,7 +3,11 @@
 use std::sync::Arc;
 
 use moafs_disk::mem::MemDisk;
-use moafs_vfs::Credentials;
+use moafs_ext::Ext;
+use moafs_vfs::api::{Allocate, RenameMode, SetAttr};
+use moafs_vfs::defrag::DefragOptions;
+use moafs_vfs::types::{BlockRun, Ino, Lbn};
+use moafs_vfs::{Credentials, Format, Vfs};
 
 use crate::image::{Image, ROOT, create, errno, mount, name, truncate, write};
 
@@ -56,5 +60,86 @@ fn the_volume_own_blocks_are_never_freed() {
                 assert!(text.contains("marked in use"), "{text}");
             }
         }
+    }
+}
+
+/// Makes a volume whose journal is a file with a name, in many pieces, as one that was added while the volume was
+/// mounted.
+fn with_named_journal() -> Option<Image> {
+    let image = Image::make(&["-t", "ext4", "-J", "size=4"], 48 << 20)?;
+    let contents = image.beside("contents");
+    image.debugfs(&format!("dump <8> {}", contents.path.display()));
+    let contents = std::fs::read(contents.path).unwrap();
+    image.mounted(|vfs| {
+        let (journal, spacer) = (create(vfs, ".journal"), create(vfs, "spacer"));
+        assert_eq!(journal, JOURNAL);
+        for (at, piece) in (0..).step_by(PIECE).zip(contents.chunks(PIECE)) {
+            for file in [journal, spacer] {
+                write(vfs, file, at, piece).expect("there is space");
+                vfs.fsync(file, false).expect("the disk works");
+            }
+        }
+        vfs.unlink(&Credentials::root(), ROOT, name("spacer")).expect("it is there");
+        vfs.forget(spacer, 1);
+    });
+    image.debugfs("set_super_value journal_inum 12");
+    image.debugfs("set_super_value jnl_backup_type 0");
+    image.debugfs("punch <8> 0");
+    image.debugfs("clri <8>");
+    Some(image)
+}
+
+/// The first inode that is not reserved, and that lost+found leaves.
+const JOURNAL: Ino = Ino(12);
+/// Bytes of the journal that lie together.
+const PIECE: usize = 256 << 10;
+
+fn runs(vfs: &Vfs<Ext>, ino: Ino) -> Vec<(Lbn, BlockRun)> {
+    let (_, node) = vfs.format().load(ino).expect("it is there");
+    vfs.format().runs(&node).expect("its map is sound")
+}
+
+fn contents(vfs: &Vfs<Ext>, text: &str) -> Vec<u8> {
+    let found = vfs.lookup(&Credentials::root(), ROOT, name(text)).expect("it is there");
+    let mut bytes = vec![0; found.attr.size as usize];
+    vfs.read(found.ino, 0, &mut bytes).expect("it can be read");
+    vfs.forget(found.ino, 1);
+    bytes
+}
+
+/// A journal with a name stays where it is: the log goes on to be written there.
+#[test]
+fn a_journal_with_a_name_is_not_changed() {
+    let Some(image) = with_named_journal() else { return };
+    let mem = Arc::new(MemDisk::read_from(&image.path).unwrap());
+    let (vfs, root) = (mount(&mem), Credentials::root());
+    let before = runs(&vfs, JOURNAL);
+    assert!(before.len() > 4, "{before:?}");
+    vfs.defragment(ROOT, &DefragOptions::default(), &mut |_| true).expect("it leaves the journal out");
+    vfs.defragment(JOURNAL, &DefragOptions::default(), &mut |_| true).expect("it leaves the journal out");
+    assert_eq!(runs(&vfs, JOURNAL), before);
+    assert_eq!(contents(&vfs, ".journal").len(), 4 << 20);
+    // With the flag that no program may change it, and without.
+    let flags = vfs.stat(JOURNAL).expect("it is there").attr.flags;
+    let clear = SetAttr { flags: Some(flags & !0x10), ..SetAttr::default() };
+    assert_eq!(errno(vfs.set_attr(&root, JOURNAL, &clear)), libc::EPERM);
+    assert_eq!(errno(vfs.unlink(&root, ROOT, name(".journal"))), libc::EPERM);
+    assert_eq!(
+        errno(vfs.rename(&root, (ROOT, name(".journal")), (ROOT, name("other")), RenameMode::Replace)),
+        libc::EPERM
+    );
+    assert_eq!(errno(truncate(&vfs, JOURNAL, 0)), libc::EPERM);
+    assert_eq!(errno(write(&vfs, JOURNAL, 0, b"x")), libc::EPERM);
+    assert_eq!(errno(vfs.allocate(&root, JOURNAL, 5 << 20, 1, Allocate::Extend)), libc::EPERM);
+    let file = create(&vfs, "file");
+    write(&vfs, file, 0, &[7; 5000]).expect("there is space");
+    vfs.fsync(file, false).expect("the disk works");
+    let cut = Arc::new(mem.snapshot());
+    vfs.close().expect("the volume is whole");
+    for mem in [mem, cut] {
+        let vfs = mount(&mem);
+        assert_eq!(contents(&vfs, "file"), [7; 5000]);
+        assert_eq!(runs(&vfs, JOURNAL), before);
+        vfs.close().expect("the volume is whole");
     }
 }
