@@ -153,7 +153,7 @@ impl Checker<'_> {
             return self.check_bad_blocks(slot, inode);
         }
         let known = match ino {
-            InodeNo::JOURNAL => self.superblock.compat().contains(Compat::HAS_JOURNAL),
+            InodeNo::JOURNAL => self.has_hidden_journal(),
             InodeNo::BOOT_LOADER => true,
             _ => false,
         };
@@ -165,6 +165,12 @@ impl Checker<'_> {
             return Ok(());
         }
         if regular { self.check_contents(ino, slot, inode, FileKind::Regular) } else { Ok(()) }
+    }
+
+    /// Returns true if the volume has a journal without a name.
+    fn has_hidden_journal(&self) -> bool {
+        let has_journal = self.superblock.compat().contains(Compat::HAS_JOURNAL);
+        has_journal && self.superblock.journal_inum() == InodeNo::JOURNAL.0
     }
 
     /// Checks the inode whose blocks are the device's bad ones: they are used, whatever they

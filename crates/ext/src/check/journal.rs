@@ -43,7 +43,7 @@ pub(super) fn prepare(disk: &SharedDisk, options: &CheckOptions) -> Result<Prepa
         Prepared { disk: Arc::clone(disk), log, transactions: 0, must_check: false, is_stuck: false, is_copy: false };
     // The check itself reports what cannot be read at all, or is not checked.
     let Ok(Chosen { sb, geo, copy, .. }) = superblock::choose(&**disk, options.superblock) else { return Ok(prepared) };
-    let has_journal = sb.compat().contains(Compat::HAS_JOURNAL) && sb.journal_inum() == InodeNo::JOURNAL.0;
+    let has_journal = sb.compat().contains(Compat::HAS_JOURNAL) && sb.journal_inum() != 0;
     let is_left_alone = copy.is_some() && options.mode != Mode::Yes;
     if !has_journal || is_left_alone || superblock::supported(sb.clone(), geo.clone()).is_err() {
         return Ok(prepared);
@@ -190,8 +190,12 @@ impl Checker<'_> {
     }
 
     /// Corrects the inode of a journal that is sound in all else: it is no deleted file, and not longer than any file.
+    /// A journal that has a name is looked at with the other files.
     fn check_journal_inode(&mut self) -> Result<(), CheckError> {
         let inode = InodeNo::JOURNAL;
+        if self.superblock.journal_inum() != inode.0 {
+            return Ok(());
+        }
         let (_, stored) = self.read_inode(inode)?;
         if stored.links == 0 && self.log.found(Issue::LinkCount { inode, stored: 0, counted: 1 }) {
             self.change_inode(inode, |inode| inode.links = 1)?;
@@ -205,20 +209,22 @@ impl Checker<'_> {
     }
 
     fn journal_problem(&self) -> Result<Option<String>, CheckError> {
-        let inum = self.superblock.journal_inum();
-        if inum != InodeNo::JOURNAL.0 {
-            return Ok(Some(format!("s_journal_inum is {inum}, should be {}", InodeNo::JOURNAL)));
+        // A journal that was added while the volume was mounted is a file with a name.
+        let ino = InodeNo(self.superblock.journal_inum());
+        let has_name = (self.geo.first_ino..=self.geo.inodes).contains(&ino.0);
+        if ino != InodeNo::JOURNAL && !has_name {
+            return Ok(Some(format!("s_journal_inum is {ino}, should be {}", InodeNo::JOURNAL)));
         }
-        let (_, inode) = self.read_inode(InodeNo::JOURNAL)?;
-        if inode.kind() != Some(FileKind::Regular) {
-            return Ok(Some(format!("inode 8: i_mode is {:#o}, should be that of a file", inode.mode)));
+        let (_, inode) = self.read_inode(ino)?;
+        if inode.kind() != Some(FileKind::Regular) || (has_name && inode.links == 0) {
+            return Ok(Some(format!("inode {ino}: i_mode is {:#o}, should be that of a file in use", inode.mode)));
         }
         let blocks = inode.size.div_ceil(self.geo.block_size.into());
         let dense = self.dense_blocks(&inode)?.unwrap_or_default();
         // A size beyond the map does no harm: s_maxlen says how much of it is used.
         let blocks = if dense.is_empty() { blocks } else { blocks.min(dense.len() as u64) };
         if dense.len() as u64 != blocks || blocks == 0 {
-            return Ok(Some(format!("inode 8: the map has {} blocks in a row, should be {blocks}", dense.len())));
+            return Ok(Some(format!("inode {ino}: the map has {} blocks in a row, should be {blocks}", dense.len())));
         }
         let page = self.volume.read(dense[0])?;
         let be = |at: usize| u32_at(&page, at).swap_bytes();

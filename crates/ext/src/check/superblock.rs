@@ -13,8 +13,8 @@ use crate::format::extent::salvage;
 use crate::format::journal::MAGIC as JOURNAL_MAGIC;
 use crate::format::superblock::{BLOCKS_PER_GROUP_MAX, Compat, Incompat, MAGIC, RoCompat, SUPERBLOCK_OFFSET, State};
 use crate::format::{
-    BlockNo, Descriptor, Geometry, GroupNo, Inode, InodeNo, Structure, Superblock, Support, Unsupported, features,
-    u16_at, u32_at,
+    BlockNo, Descriptor, Geometry, Inode, InodeNo, Structure, Superblock, Support, Unsupported, features, u16_at,
+    u32_at,
 };
 
 /// Features that are checked, or leave nothing to check.
@@ -226,16 +226,15 @@ pub(super) fn check_journal_is_empty(volume: &Volume<'_>, sb: &Superblock, geo: 
 
 /// Returns `s_start` of the journal; `None` if there is no journal that could be read.
 fn journal_start(volume: &Volume<'_>, sb: &Superblock, geo: &Geometry) -> Result<Option<u32>, CheckError> {
-    if !sb.compat().contains(Compat::HAS_JOURNAL) || sb.journal_inum() != InodeNo::JOURNAL.0 {
-        return Ok(None);
-    }
-    let (block, offset) = geo.locate_descriptor(GroupNo(0));
+    let ino = InodeNo(sb.journal_inum());
+    let at = geo.locate_inode(ino).filter(|_| sb.compat().contains(Compat::HAS_JOURNAL));
+    let Some(group) = at.map(|at| at.group) else { return Ok(None) };
+    let (block, offset) = geo.locate_descriptor(group);
     let descriptor = Descriptor::parse(&volume.read(block)?[offset..], geo);
-    let is_first = geo.locate_inode(InodeNo::JOURNAL).is_some_and(|at| at.group == GroupNo(0));
-    if !is_first || descriptor.check(GroupNo(0), geo).is_err() {
+    if descriptor.check(group, geo).is_err() {
         return Ok(None);
     }
-    let inode = Inode::parse(&volume.slot(descriptor.inode_table, InodeNo::JOURNAL)?, geo);
+    let inode = Inode::parse(&volume.slot(descriptor.inode_table, ino)?, geo);
     let first = if has_tree(&inode, geo) { first_extent(volume, geo, &inode)? } else { BlockNo(inode.block[0].into()) };
     if !geo.may_point_to(first) {
         return Ok(None);

@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 
+use moafs_disk::SharedDisk;
 use moafs_disk::mem::MemDisk;
 use moafs_ext::Ext;
+use moafs_ext::check::{CheckOptions, Mode, Outcome, check_volume};
+use moafs_runtime::Timestamp;
 use moafs_vfs::api::{Allocate, RenameMode, SetAttr};
 use moafs_vfs::defrag::DefragOptions;
 use moafs_vfs::types::{BlockRun, Ino, Lbn};
@@ -107,6 +110,15 @@ fn contents(vfs: &Vfs<Ext>, text: &str) -> Vec<u8> {
     bytes
 }
 
+fn repair(mem: &Arc<MemDisk>, mode: Mode) -> (Outcome, Vec<String>) {
+    let disk: SharedDisk = Arc::<MemDisk>::clone(mem);
+    let now = Timestamp { secs: 1_700_000_000, nanos: 0 };
+    let options = CheckOptions { mode, force: true, now, superblock: None };
+    let outcome = check_volume(&disk, &options, &mut |_| {}).expect("it can be checked");
+    let found = outcome.findings.iter().map(|finding| finding.issue.to_string()).collect();
+    (outcome, found)
+}
+
 /// A journal with a name stays where it is: the log goes on to be written there.
 #[test]
 fn a_journal_with_a_name_is_not_changed() {
@@ -142,4 +154,30 @@ fn a_journal_with_a_name_is_not_changed() {
         assert_eq!(runs(&vfs, JOURNAL), before);
         vfs.close().expect("the volume is whole");
     }
+}
+
+/// The transactions in such a journal are replayed, and nothing is wrong with it.
+#[test]
+fn a_journal_with_a_name_is_replayed_by_a_repair() {
+    let Some(image) = with_named_journal() else { return };
+    let mem = Arc::new(MemDisk::read_from(&image.path).unwrap());
+    assert_eq!(repair(&mem, Mode::No).1, Vec::<String>::new());
+    let vfs = mount(&mem);
+    let file = create(&vfs, "file");
+    write(&vfs, file, 0, &[7; 5000]).expect("there is space");
+    vfs.fsync(file, false).expect("the disk works");
+    for mode in [Mode::Preen, Mode::Yes] {
+        let cut = Arc::new(mem.snapshot());
+        let (outcome, found) = repair(&cut, mode);
+        assert!(outcome.transactions > 0 && !outcome.errors_left, "{outcome:?}");
+        // Counts of the whole volume are not in the log.
+        assert!(found.iter().all(|found| found.starts_with("the superblock counts")), "{found:?}");
+        assert_eq!(repair(&cut, Mode::No).1, Vec::<String>::new());
+        let vfs = mount(&cut);
+        assert_eq!(contents(&vfs, "file"), [7; 5000]);
+        vfs.close().expect("the volume is whole");
+        cut.write_to(&image.path).unwrap();
+        image.run("e2fsck", &["-fn"], &[0]);
+    }
+    drop(vfs);
 }
