@@ -163,6 +163,9 @@ impl<'a> Node<'a> {
         if depth > DEPTH_MAX {
             return Err(place.damage(format!("eh_depth is {depth}, should be at most {DEPTH_MAX}")));
         }
+        if depth > 0 && entries == 0 {
+            return Err(place.damage(format!("eh_depth is {depth}, but eh_entries is 0")));
+        }
         Ok(Node { bytes, entries: entries.into(), depth, end: LBN_END })
     }
 

@@ -181,3 +181,29 @@ fn a_journal_with_a_name_is_replayed_by_a_repair() {
     }
     drop(vfs);
 }
+
+/// A tree with levels and nothing in them would take extents for none.
+#[test]
+fn a_root_with_levels_and_no_entries_takes_no_data() {
+    let Some(image) = Image::make(&["-t", "ext4", "-J", "size=1"], 24 << 20) else { return };
+    image.mounted(|vfs| create(vfs, "file"));
+    image.debugfs("set_inode_field file block[0] 0xf30a");
+    image.debugfs("set_inode_field file block[1] 0x10004");
+    let mem = Arc::new(MemDisk::read_from(&image.path).unwrap());
+    let vfs = mount(&mem);
+    let file = vfs.lookup(&Credentials::root(), ROOT, name("file")).expect("it is there").ino;
+    let written = write(&vfs, file, 0, &[1; 3000]).and_then(|_| vfs.fsync(file, false));
+    assert!(written.is_err(), "the data are nowhere");
+    drop(vfs);
+    let mem = Arc::new(MemDisk::read_from(&image.path).unwrap());
+    let (outcome, found) = repair(&mem, Mode::Yes);
+    assert!(!outcome.errors_left && found.iter().any(|found| found.contains("eh_depth is 1")), "{found:?}");
+    mem.write_to(&image.path).unwrap();
+    image.judge();
+    image.mounted(|vfs| {
+        let file = vfs.lookup(&Credentials::root(), ROOT, name("file")).expect("it is there").ino;
+        write(vfs, file, 0, &[1; 3000]).expect("there is space");
+        vfs.fsync(file, false).expect("the disk works");
+    });
+    image.judge();
+}

@@ -211,6 +211,8 @@ pub fn plan<N: Nodes>(
             (entries, depth) = (Entries::Children(vec![(first, child)]), depth + 1);
         }
         planner.lower(&mut entries, &mut depth)?;
+    } else if planner.edit.put.is_some() {
+        return Err(tree.root_place().damage("no leaf of the tree takes the extent").into());
     }
     Ok(planner.finish(&entries, depth))
 }

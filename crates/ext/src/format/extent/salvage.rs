@@ -47,6 +47,9 @@ pub fn salvage(bytes: &[u8], bounds: Option<Bounds>, geo: &Geometry) -> Salvaged
     if bounds.is_some() && entries == 0 {
         found.problems.push("eh_entries is 0, should be at least 1 in a node that is no root".to_owned());
     }
+    if bounds.is_none() && entries == 0 && depth > 0 {
+        found.problems.push(format!("eh_depth is {depth}, but eh_entries is 0"));
+    }
     let end = bounds.map_or(LBN_END, |bounds| bounds.end);
     let node = Node { bytes, entries: entries.min(room).into(), depth: depth.min(depth_max), end };
     let first = bounds.map(|bounds| bounds.first);
