@@ -632,6 +632,12 @@ impl Alloc {
         // Under the group's lock: once it is released others may take inodes of the same block,
         // and then the block's contents matter.
         let alone = block.view(|map| bitmap::is_clear(map, mates));
+        let hidden = state.stored.inodes_ever_used(&self.geo)..self.geo.inodes_per_group;
+        if index >= hidden.start && !block.view(|map| bitmap::is_clear(map, hidden.clone())) {
+            let place = Place::new(Structure::Descriptor(group), self.geo.locate_descriptor(group).0);
+            let problem = format!("inodes from index {} on are in use, but it says that none ever was", hidden.start);
+            return Err(damaged(place.damage(problem)));
+        }
         let table = self.table_of_new(&mut state, index, alone);
         self.note_inode_change(group, index);
         let level = self.meta.change_loose(&block, |map| {
@@ -658,7 +664,7 @@ impl Alloc {
             let was_zeroed = state.stored.flags & INODE_ZEROED != 0;
             // The rest of the last block that was in use is zeros: blocks are written whole. One that was never in use
             // may hold anything.
-            if index / per_block >= ever_used.div_ceil(per_block) && !was_zeroed {
+            if alone && index / per_block >= ever_used.div_ceil(per_block) && !was_zeroed {
                 return Some(self.meta.fresh(no, Kind::Inodes, Buf::zeroed(self.geo.block_bytes())).0);
             }
         }

@@ -7,9 +7,9 @@ use moafs_disk::mem::MemDisk;
 use moafs_ext::Ext;
 use moafs_ext::check::{CheckOptions, Mode, Outcome, check_volume};
 use moafs_runtime::Timestamp;
-use moafs_vfs::api::{Allocate, RenameMode, SetAttr};
+use moafs_vfs::api::{Allocate, NewFile, RenameMode, SetAttr};
 use moafs_vfs::defrag::DefragOptions;
-use moafs_vfs::types::{BlockRun, Ino, Lbn};
+use moafs_vfs::types::{BlockRun, FileKind, Ino, Lbn};
 use moafs_vfs::{Credentials, Format, Vfs};
 
 use crate::image::{Image, ROOT, create, errno, mount, name, truncate, write};
@@ -206,4 +206,26 @@ fn a_root_with_levels_and_no_entries_takes_no_data() {
         vfs.fsync(file, false).expect("the disk works");
     });
     image.judge();
+}
+
+/// A descriptor that says of inodes in use that they never were: a new inode beside one leaves it as it is.
+#[test]
+fn a_new_inode_harms_none_that_its_descriptor_hides() {
+    let made = ["-t", "ext4", "-J", "size=1", "-E", "lazy_itable_init=1"];
+    let Some(image) = Image::make(&made, 16 << 20) else { return };
+    let source = image.beside("source");
+    std::fs::write(&source.path, [7; 5000]).unwrap();
+    for number in 1..=10 {
+        image.debugfs(&format!("write {} f{number}", source.path.display()));
+    }
+    let per_group = number(&image.debugfs("show_super_stats -h"), "Inodes per group:         ");
+    image.debugfs(&format!("set_bg 0 itable_unused {}", per_group - 12));
+    image.debugfs("set_bg 0 checksum calc");
+    let mem = Arc::new(MemDisk::read_from(&image.path).unwrap());
+    let vfs = mount(&mem);
+    let new = NewFile { kind: FileKind::Regular, perm: 0o644, umask: 0, rdev: 0, target: None };
+    assert_eq!(errno(vfs.create(&Credentials::root(), ROOT, name("new"), &new)), libc::EUCLEAN);
+    drop(vfs.close());
+    mem.write_to(&image.path).unwrap();
+    assert_eq!(number(&image.debugfs("stat f10"), "Size: "), 5000);
 }
