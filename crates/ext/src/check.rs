@@ -67,6 +67,7 @@ use crate::format::renaming::Marks;
 use crate::format::superblock::{MARK_VERSION, State};
 use checker::Checker;
 use claims::Sharing;
+use groups::Hidden;
 use journal::Prepared;
 use report::Log;
 use shared::Tangle;
@@ -123,17 +124,24 @@ fn check_shown(
     let was_clean = superblock::says_valid(disk);
     let first = Sweep { fix: Fix::Nothing, options, number: 1, was_clean, is_replayed };
     let mut swept = sweep(disk, first, progress)?;
-    let fix = match options.mode {
-        Mode::No => Fix::Nothing,
-        Mode::Preen if swept.is_safe_to_repair() => Fix::Safe,
-        Mode::Preen => Fix::Nothing,
-        Mode::Yes => Fix::All,
-    };
-    if fix == Fix::Nothing {
-        outcome.take(swept);
-        return Ok(outcome);
-    }
     let was_clean = swept.was_clean;
+    let fix = loop {
+        let fix = match options.mode {
+            Mode::No => Fix::Nothing,
+            Mode::Preen if swept.is_safe_to_repair() => Fix::Safe,
+            Mode::Preen => Fix::Nothing,
+            Mode::Yes => Fix::All,
+        };
+        if fix == Fix::Nothing {
+            outcome.take(swept);
+            return Ok(outcome);
+        }
+        let Some(hidden) = swept.hidden.take() else { break fix };
+        // A repair takes free blocks: until every inode is known it could take those of one in use.
+        volume::mark_in_repair(disk)?;
+        outcome.add(hidden.uncover(disk)?);
+        swept = sweep(disk, first, progress)?;
+    };
     let mut number = 1;
     while number < SWEEPS_MAX {
         // Each sweep that has to be repeated uncovers inodes of one more group.
@@ -141,7 +149,8 @@ fn check_shown(
         if !swept.is_clean() {
             volume::mark_in_repair(disk)?;
         }
-        if let Some(tangle) = swept.tangle.take() {
+        // While there are inodes that were not looked at, their blocks would be taken for free ones.
+        if let Some(tangle) = swept.tangle.take().filter(|_| !swept.must_restart) {
             let mut log = Log::default();
             let is_resolved = tangle.resolve(disk, &mut log)?;
             outcome.add(log);
@@ -218,6 +227,8 @@ struct Swept {
     must_restart: bool,
     /// Blocks with more than one claim.
     tangle: Option<Box<Tangle>>,
+    /// The groups with inodes that a sweep which changes nothing has not looked at.
+    hidden: Option<Box<Hidden>>,
 }
 
 impl Swept {
@@ -262,6 +273,7 @@ fn sweep(disk: &dyn Disk, sweep: Sweep<'_>, progress: &mut dyn FnMut(Progress)) 
         truncated: BTreeSet::new(),
         orphan_file: None,
         uncovered: BTreeSet::new(),
+        hidden: BTreeMap::new(),
         marks,
         renames: BTreeMap::new(),
         reconnected: BTreeSet::new(),
@@ -293,6 +305,7 @@ impl Checker<'_> {
             was_clean: self.superblock.state() == State::VALID,
             found_errors: false,
             must_restart: !self.uncovered.is_empty(),
+            hidden: self.take_hidden(),
             tangle: self.take_tangle(),
         };
         if !self.log.may_fix_safe {

@@ -7,6 +7,7 @@ use moafs_vfs::types::FileKind;
 
 use super::claims::Sharing;
 use super::error::CheckError;
+use super::issue::Issue;
 use super::report::{CheckOptions, Log};
 use super::volume::Volume;
 use crate::format::renaming::{Candidates, Marks};
@@ -69,6 +70,8 @@ pub(super) struct Checker<'a> {
     pub(super) orphan_file: Option<InodeNo>,
     /// Groups with inodes in use that this sweep has not looked at, since their descriptors hid them.
     pub(super) uncovered: BTreeSet<GroupNo>,
+    /// Such groups that this sweep may not uncover, with an inode of each.
+    pub(super) hidden: BTreeMap<GroupNo, Issue>,
     /// The marks of the mount that crashed, by which inodes tell of renames; `None` if no such crash left the volume.
     pub(super) marks: Option<Marks>,
     /// The renames that inodes tell of.

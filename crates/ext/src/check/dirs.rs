@@ -198,8 +198,11 @@ impl Checker<'_> {
             Issue::EntryReserved { directory, name: name(), inode }
         } else if self.state(inode).type_byte == 0 && self.is_hidden(inode)? {
             let group = self.geo.locate_inode(inode).expect("the entry is legal").group;
-            if self.log.found(Issue::HiddenInode { group, directory, name: name(), inode }) {
+            let issue = Issue::HiddenInode { group, directory, name: name(), inode };
+            if self.log.found(issue.clone()) {
                 self.uncover(group)?;
+            } else {
+                self.hidden.entry(group).or_insert(issue);
             }
             return Ok(Fate::Keep);
         } else if self.state(inode).type_byte == 0 {

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use moafs_disk::Disk;
+
 use super::checker::Checker;
 use super::error::CheckError;
 use super::issue::Issue;
@@ -148,6 +150,31 @@ fn store(volume: &Volume<'_>, geo: &Geometry, group: GroupNo, descriptor: &Descr
     })
 }
 
+/// Returns the descriptor of a group of which all inodes may be in use.
+fn uncovered(descriptor: Descriptor) -> Descriptor {
+    Descriptor { flags: descriptor.flags & !INODE_UNINIT, itable_unused: 0, ..descriptor }
+}
+
+/// Groups with inodes in use that their descriptors hide, as a check that changed nothing has found them.
+pub(super) struct Hidden {
+    geo: Geometry,
+    /// Their new descriptors, and an inode of each that was hidden.
+    groups: Vec<(GroupNo, Descriptor, Issue)>,
+}
+
+impl Hidden {
+    /// Writes the new descriptors, which hide no inode. Returns what was repaired.
+    pub(super) fn uncover(self, disk: &dyn Disk) -> Result<Log, CheckError> {
+        let (volume, mut log) = (Volume::new(disk, self.geo.clone()), Log::default());
+        for (group, descriptor, issue) in self.groups {
+            log.note(issue, true);
+            store(&volume, &self.geo, group, &descriptor)?;
+        }
+        volume.finish(None)?;
+        Ok(log)
+    }
+}
+
 impl Checker<'_> {
     pub(super) fn set_descriptor(&mut self, group: GroupNo, descriptor: Descriptor) -> Result<(), CheckError> {
         self.descriptors[group.0 as usize] = descriptor;
@@ -171,11 +198,16 @@ impl Checker<'_> {
 
     /// Has the next sweep look at all inodes of a group.
     pub(super) fn uncover(&mut self, group: GroupNo) -> Result<(), CheckError> {
-        let mut descriptor = self.descriptors[group.0 as usize];
-        descriptor.flags &= !INODE_UNINIT;
-        descriptor.itable_unused = 0;
         self.uncovered.insert(group);
-        self.set_descriptor(group, descriptor)
+        self.set_descriptor(group, uncovered(self.descriptors[group.0 as usize]))
+    }
+
+    /// Takes the groups with inodes that this sweep has not looked at; `None` if there are none.
+    pub(super) fn take_hidden(&mut self) -> Option<Box<Hidden>> {
+        let groups = std::mem::take(&mut self.hidden);
+        let part = |(group, issue): (GroupNo, Issue)| (group, uncovered(self.descriptors[group.0 as usize]), issue);
+        let groups: Vec<_> = groups.into_iter().map(part).collect();
+        (!groups.is_empty()).then(|| Box::new(Hidden { geo: self.geo.clone(), groups }))
     }
 
     /// Takes a free inode that is not reserved; the first that was never used if all others are in use. Only correct

@@ -12,7 +12,7 @@ use moafs_vfs::defrag::DefragOptions;
 use moafs_vfs::types::{BlockRun, FileKind, Ino, Lbn};
 use moafs_vfs::{Credentials, Format, Vfs};
 
-use crate::image::{Image, ROOT, create, errno, mount, name, truncate, write};
+use crate::image::{BLOCK, Image, ROOT, create, errno, mount, name, truncate, write};
 
 /// Returns the first number behind `label` in the output of a tool.
 fn number(text: &str, label: &str) -> u64 {
@@ -228,4 +228,32 @@ fn a_new_inode_harms_none_that_its_descriptor_hides() {
     drop(vfs.close());
     mem.write_to(&image.path).unwrap();
     assert_eq!(number(&image.debugfs("stat f10"), "Size: "), 5000);
+}
+
+/// Blocks of two owners are copied to where no inode has its blocks, those among them that a descriptor hides.
+#[test]
+fn copies_of_shared_blocks_overwrite_no_hidden_inode() {
+    let Some(image) = Image::make(&["-t", "ext4", "-J", "size=1"], 32 << 20) else { return };
+    let source = image.beside("source");
+    for (name, blocks, fill) in [("fb", 8, b'b'), ("fc", 1, b'c'), ("fa", 8, b'a')] {
+        std::fs::write(&source.path, vec![fill; blocks * BLOCK as usize]).unwrap();
+        image.debugfs(&format!("write {} {name}", source.path.display()));
+    }
+    let shared = block_of(&image, "fb", 0).to_string();
+    for (field, value) in [("block[4]", "8"), ("block[5]", &shared), ("size", "8192"), ("blocks", "16")] {
+        image.debugfs(&format!("set_inode_field fc {field} {value}"));
+    }
+    let per_group = number(&image.debugfs("show_super_stats -h"), "Inodes per group:         ");
+    image.debugfs(&format!("set_bg 0 itable_unused {}", per_group - 13));
+    image.debugfs("set_bg 0 checksum calc");
+    let mem = Arc::new(MemDisk::read_from(&image.path).unwrap());
+    let (outcome, found) = repair(&mem, Mode::Yes);
+    assert!(!outcome.errors_left, "{found:?}");
+    mem.write_to(&image.path).unwrap();
+    image.judge();
+    image.mounted(|vfs| {
+        for (name, fill) in [("fa", b'a'), ("fb", b'b'), ("fc", b'b')] {
+            assert!(contents(vfs, name) == [fill; 8192], "{name}");
+        }
+    });
 }
