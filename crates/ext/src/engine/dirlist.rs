@@ -5,6 +5,7 @@
 //! hash there, leaf by leaf, as the index has them. A directory whose only block was being listed when it got an index
 //! remembers the places that its names had.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
@@ -150,8 +151,12 @@ impl Ext {
         let mut reader = IndexReader { ext: self, dir, blocks: index.blocks() };
         let mut way = edit::way_to_hash(&mut reader, by_hash::hash(from), &superblock)?;
         let first = u64::from(way.first_hash());
-        let mut leaves = vec![way.leaf];
+        let (mut leaves, mut met) = (vec![way.leaf], BTreeSet::from([way.leaf]));
         while way.next_hash().is_some_and(|hash| hash & 1 == 1) && way.advance(&mut reader)?.is_some() {
+            if !met.insert(way.leaf) || leaves.len() >= index.blocks.len() {
+                let place = self.dir_place(dir, 0, index.blocks[0]);
+                return Err(damaged(place.damage(format!("the index leads to leaf {} again", way.leaf))));
+            }
             leaves.push(way.leaf);
         }
         let end = way.next_hash();

@@ -9,7 +9,7 @@ use moafs_ext::check::{CheckOptions, Mode, Outcome, check_volume};
 use moafs_runtime::Timestamp;
 use moafs_vfs::api::{Allocate, NewFile, RenameMode, SetAttr};
 use moafs_vfs::defrag::DefragOptions;
-use moafs_vfs::types::{BlockRun, FileKind, Ino, Lbn};
+use moafs_vfs::types::{BlockRun, Cookie, FileKind, Ino, Lbn};
 use moafs_vfs::{Credentials, Format, Vfs};
 
 use crate::image::{BLOCK, Image, ROOT, create, errno, mount, name, truncate, write};
@@ -256,4 +256,39 @@ fn copies_of_shared_blocks_overwrite_no_hidden_inode() {
             assert!(contents(vfs, name) == [fill; 8192], "{name}");
         }
     });
+}
+
+/// An index whose entries all lead to the same node, and its entries to the same leaf, each as if it went on with one
+/// hash: a list ends.
+#[test]
+fn an_index_that_leads_to_one_leaf_for_ever_is_not_followed() {
+    let made = ["-t", "ext4", "-J", "size=4", "-O", "^metadata_csum", "-b", "2048"];
+    let Some(image) = Image::make(&made, 24 << 20) else { return };
+    image.mounted(|vfs| {
+        for number in 0..400 {
+            vfs.forget(create(vfs, &format!("a-name-of-some-length-{number:04}")), 1);
+        }
+    });
+    let mut bytes = std::fs::read(&image.path).unwrap();
+    let mut entries = |at: usize, count: usize, block: u32| {
+        for index in 0..count {
+            bytes[at + 8 * index..][..4].copy_from_slice(&5u32.to_le_bytes());
+            bytes[at + 8 * index + 4..][..4].copy_from_slice(&block.to_le_bytes());
+        }
+        bytes[at..at + 2].copy_from_slice(&(count as u16).to_le_bytes());
+        bytes[at + 2..at + 4].copy_from_slice(&(count as u16).to_le_bytes());
+    };
+    let (root, node) = (2048 * block_of(&image, "/", 0) as usize, 2048 * block_of(&image, "/", 1) as usize);
+    entries(root + 0x20, 252, 1);
+    entries(node + 8, 255, 2);
+    bytes[root + 0x1E] = 1;
+    bytes[node..node + 8].copy_from_slice(&[0, 0, 0, 0, 0, 8, 0, 0]);
+    std::fs::write(&image.path, bytes).unwrap();
+    let vfs = mount(&Arc::new(MemDisk::read_from(&image.path).unwrap()));
+    let mut names = 0;
+    let listed = vfs.list(&Credentials::root(), ROOT, Cookie(1 << 62), &mut |_| {
+        names += 1;
+        true
+    });
+    assert_eq!((errno(listed), names), (libc::EUCLEAN, 0));
 }
