@@ -32,7 +32,7 @@ use super::map::MapPlace;
 use super::volume::Ext;
 use crate::format::extent::edit::{self, Edit, Plan};
 use crate::format::extent::{self, Child, Extent, Node, ROOT_ENTRIES, Search, Tree};
-use crate::format::{BlockNo, Geometry, Owner, Place, Structure};
+use crate::format::{BlockNo, Geometry, Owner, Place, Structure, map};
 use crate::health::damaged;
 use crate::meta::{Block, Freed, Level, Needs, Use};
 use crate::place::ffs;
@@ -53,6 +53,14 @@ pub(super) fn shape(geo: &Geometry) -> MapShape {
 /// Returns the blocks of a volume that no write is promised: nodes may take them that nothing was promised for.
 pub(super) fn reserve(geo: &Geometry) -> u64 {
     (geo.blocks / half_of_leaf(geo)).min(RESERVE_MAX)
+}
+
+/// Returns the size in bytes up to which files with extents are written: `i_blocks` has room for as many blocks, their
+/// nodes in trees of half-full ones, and an attribute block.
+pub(super) fn written_bytes_max(geo: &Geometry) -> u64 {
+    let (countable, half) = (map::count_max(geo) / u64::from(geo.sectors_per_block()), half_of_leaf(geo));
+    let blocks = (countable - 1) / half * (half - 1);
+    extent::LBN_END.min(blocks).saturating_mul(geo.block_size.into())
 }
 
 /// Takes a block for a new node, and returns it with the level of its bit.
@@ -238,6 +246,7 @@ impl Ext {
         let MountedNodes { read, taken, .. } = nodes;
         let planned = planned.and_then(|plan| {
             self.check_unmapped(node, &plan)?;
+            self.check_count(node, plan.blocks_more(put))?;
             put.map_or(Ok(()), |put| self.alloc.record_use(put.start.0, put.len.into()))?;
             Ok(plan)
         });
@@ -259,6 +268,12 @@ impl Ext {
     fn check_unmapped(&self, node: &Incore, plan: &Plan) -> Result<()> {
         plan.unmapped.iter().try_for_each(|gone| self.check_run(node, gone.start.0, gone.len.into()))?;
         plan.removed.iter().try_for_each(|gone| self.check_run(node, gone.0, 1))
+    }
+
+    /// Returns an error if the inode cannot count so many blocks more.
+    fn check_count(&self, node: &Incore, more: i64) -> Result<()> {
+        let counted = self.counted(&node.state.lock().inode, more);
+        if more > 0 && counted > map::count_max(&self.geo) { Err(Self::too_big()) } else { Ok(()) }
     }
 
     /// Carries a planned edit out: all of it joins the transaction of the running op. `read` has the nodes that change;
@@ -287,15 +302,12 @@ impl Ext {
             let needs = Needs::from(Level::NONE).and_data(written);
             level = level.max(self.meta.change(block, 0..bytes.len(), needs, |old| old.copy_from_slice(bytes)));
         }
-        let unmapped: u64 = plan.unmapped.iter().map(|extent| u64::from(extent.len)).sum();
-        let mapped = put.map_or(0, |put| u64::from(put.len));
-        let nodes = plan.added.len() as i64 - plan.removed.len() as i64;
         {
             let mut state = node.state.lock();
             state.inode.set_block_bytes(&plan.root);
             state.needs = state.needs.max(level);
             state.data = state.data.max(written);
-            self.count_blocks(&mut state, mapped as i64 - unmapped as i64 + nodes);
+            self.count_blocks(&mut state, plan.blocks_more(put));
         }
         for block in &plan.removed {
             self.alloc.free(level, Freed::Meta { block: block.0 })?;

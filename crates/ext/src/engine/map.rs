@@ -386,11 +386,16 @@ impl Ext {
         Ok(Set { count, level })
     }
 
-    /// Counts `blocks` more (or fewer) for the file on the volume.
+    /// Counts `blocks` more (or fewer) for the file on the volume: no more than its inode can count.
     pub(super) fn count_blocks(&self, state: &mut InodeState, blocks: i64) {
-        let huge = self.geo.huge_file && state.inode.flags.contains(InodeFlags::HUGE_FILE);
+        state.inode.blocks = self.counted(&state.inode, blocks).min(map::count_max(&self.geo));
+    }
+
+    /// Returns `i_blocks` of a file with so many blocks more (or fewer).
+    pub(super) fn counted(&self, inode: &Inode, blocks: i64) -> u64 {
+        let huge = self.geo.huge_file && inode.flags.contains(InodeFlags::HUGE_FILE);
         let unit = if huge { 1 } else { i64::from(self.geo.sectors_per_block()) };
-        state.inode.blocks = state.inode.blocks.saturating_add_signed(blocks * unit);
+        inode.blocks.saturating_add_signed(blocks * unit)
     }
 
     /// Returns the place of the pointer; makes the indirect blocks on the way to it.

@@ -11,15 +11,14 @@ use moafs_vfs::format::Shape;
 use moafs_vfs::types::{FileKind, Ino, Lbn, Mapping};
 use moafs_vfs::{Error, Result};
 
+use super::extents;
 use super::incore::{Registry, USER_FLAGS};
 use super::recover::Recovery;
 use super::volume::Ext;
 use crate::alloc::Alloc;
 use crate::format::renaming::Marks;
 use crate::format::superblock::{Compat, Incompat, MARK_VERSION, RoCompat, State};
-use crate::format::{
-    BlockNo, Descriptor, Geometry, InodeNo, Superblock, Support, dir as codec, extent, inode, map as paths,
-};
+use crate::format::{BlockNo, Descriptor, Geometry, InodeNo, Superblock, Support, dir as codec, inode, map as paths};
 use crate::head::{geometry_of, read_descriptors, read_superblock};
 use crate::health::Health;
 use crate::journal;
@@ -304,7 +303,7 @@ fn shape_of(superblock: &Superblock, geo: &Geometry, policy: Policy, read_only: 
         blocks: geo.blocks.saturating_sub(overhead_of(superblock, geo)),
         inodes: geo.inodes.into(),
         file_bytes_max: match geo.incompat.contains(Incompat::EXTENT) {
-            true => extent::LBN_END * u64::from(geo.block_size),
+            true => extents::written_bytes_max(geo),
             false => paths::written_bytes_max(geo),
         },
         links_max: inode::LINKS_MAX.into(),

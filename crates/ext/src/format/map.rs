@@ -105,10 +105,15 @@ pub fn written_bytes_max(geo: &Geometry) -> u64 {
     lbn_end(geo.apb).min(countable_blocks(geo) - 1).saturating_mul(geo.block_size.into())
 }
 
+/// Returns the largest value of `i_blocks`.
+pub fn count_max(geo: &Geometry) -> u64 {
+    let count_bits = if geo.huge_file { 48 } else { 32 };
+    (1 << count_bits) - 1
+}
+
 /// Returns the largest number of data blocks that `i_blocks` can count together with their indirect blocks.
 fn countable_blocks(geo: &Geometry) -> u64 {
-    let count_bits = if geo.huge_file { 48 } else { 32 };
-    let countable = ((1u64 << count_bits) - 1) / u64::from(geo.sectors_per_block());
+    let countable = count_max(geo) / u64::from(geo.sectors_per_block());
     countable - indirect_blocks(countable.min(lbn_end(geo.apb)), geo.apb)
 }
 

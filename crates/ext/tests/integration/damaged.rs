@@ -292,3 +292,23 @@ fn an_index_that_leads_to_one_leaf_for_ever_is_not_followed() {
     });
     assert_eq!((errno(listed), names), (libc::EUCLEAN, 0));
 }
+
+/// Without the feature huge_file an inode counts its blocks in 32 bits of sectors.
+#[test]
+fn no_file_has_more_blocks_than_its_inode_counts() {
+    for (features, most) in [("^huge_file", u64::from(u32::MAX) * 512), ("huge_file", u64::MAX)] {
+        let Some(image) = Image::make(&["-t", "ext4", "-J", "size=1", "-O", features], 24 << 20) else { return };
+        let is_bounded = most < u64::MAX;
+        image.mounted(|vfs| {
+            let max = vfs.shape().file_bytes_max;
+            assert!(max < most && (max > most / 10 * 9 || !is_bounded), "{features}: {max}");
+            let file = create(vfs, "file");
+            write(vfs, file, 0, &[1; 1000]).expect("there is space");
+        });
+        image.debugfs("set_inode_field file blocks 0xffffffff");
+        let vfs = mount(&Arc::new(MemDisk::read_from(&image.path).unwrap()));
+        let file = vfs.lookup(&Credentials::root(), ROOT, name("file")).expect("it is there").ino;
+        let allocated = vfs.allocate(&Credentials::root(), file, 1 << 20, 100_000, Allocate::Extend);
+        assert_eq!(errno(allocated), if is_bounded { libc::EFBIG } else { 0 }, "{features}");
+    }
+}

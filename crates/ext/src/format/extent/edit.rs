@@ -72,6 +72,15 @@ pub struct Plan {
     pub is_spent: bool,
 }
 
+impl Plan {
+    /// Returns the number of blocks that the file has more than before, its nodes among them, if the edit maps `put`.
+    pub fn blocks_more(&self, put: Option<Extent>) -> i64 {
+        let blocks = |extents: &[Extent]| extents.iter().map(|extent| i64::from(extent.len)).sum::<i64>();
+        let nodes = self.added.len() as i64 - self.removed.len() as i64;
+        blocks(put.as_slice()) - blocks(&self.unmapped) + nodes
+    }
+}
+
 /// The entries of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Entries {
