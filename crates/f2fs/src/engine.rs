@@ -85,7 +85,8 @@ use moafs_vfs::{Error, Result};
 use smallvec::smallvec;
 
 use crate::format::inode::{self, Advise, Inline};
-use crate::format::{BlkAddr, Log, Nid};
+use crate::format::node::lbn_limit;
+use crate::format::{BLOCK, BlkAddr, Log, Nid};
 use crate::place::Heat;
 use crate::place::log_choice::{BlockFacts, data_log};
 use crate::place::temperature::FileBlocks;
@@ -174,6 +175,11 @@ impl Format for F2fs {
 
     fn neighbours(&self, file: &Self::Node, around: BlockRun, reach: u32) -> Vec<Neighbour> {
         self.files_beside(file, around, reach)
+    }
+
+    fn file_bytes_max(&self, file: &Self::Node) -> u64 {
+        let blocks = lbn_limit(self.layout(file).addresses());
+        self.shape.file_bytes_max.min(blocks.saturating_mul(BLOCK as u64))
     }
 
     fn map_shape(&self, file: &Self::Node) -> MapShape {
@@ -371,7 +377,7 @@ impl F2fs {
         };
         let tag = Tag::new(Kind::Data, file.ino.0.into(), cause);
         let log = self.log_of(file, range);
-        let transfer = (self.options.transfer_bytes_max / crate::format::BLOCK).max(1) as u32;
+        let transfer = (self.options.transfer_bytes_max / BLOCK).max(1) as u32;
         let mut at = range.start;
         while at < range.end() {
             let left = (range.end().0 - at.0) as u32;

@@ -89,3 +89,20 @@ fn what_was_fsynced_of_an_encrypted_file_is_brought_back() {
     vfs.close().unwrap();
     assert_clean(&cut, "brought back");
 }
+
+/// Attributes inside of an inode take the room of addresses.
+#[test]
+fn a_file_with_few_addresses_in_its_inode_may_not_grow_beyond_its_last_node() {
+    let disk = volume(64, features()[0]);
+    let vfs = mount(&disk);
+    let ino = write(&vfs, "file", 0);
+    let fs = vfs.format();
+    let file = fs.incore(Nid(ino.0 as u32)).unwrap();
+    let words = |inode: &mut Inode| inode.extra.as_mut().expect("it has the area").inline_xattr_words = 200;
+    fs.change_inode(&file, words).unwrap();
+    let end = crate::format::node::lbn_limit(fs.layout(&file).addresses()) * BLOCK as u64;
+    vfs.write(&root(), ino, end - 1, &[7], false).unwrap();
+    assert_eq!(vfs.write(&root(), ino, end, &[7], false).unwrap_err().errno(), libc::EFBIG);
+    vfs.close().unwrap();
+    assert_clean(&disk, "a large file");
+}
