@@ -29,7 +29,8 @@ impl Ext {
         let superblock = self.superblock.lock().clone();
         let mut reader = IndexReader { ext: self, dir, blocks: index.blocks() };
         let way = edit::way(&mut reader, name, &superblock).ok()?;
-        ((way.leaf as usize) < index.blocks().len()).then_some(way)
+        let is_leaf = way.steps.iter().all(|step| step.lbn != way.leaf);
+        (is_leaf && (way.leaf as usize) < index.blocks().len()).then_some(way)
     }
 
     /// Makes room for a name in the leaf that a way leads to, or for an index entry in a node of the way: one of the

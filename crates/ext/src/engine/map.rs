@@ -441,6 +441,10 @@ impl Ext {
     }
 
     fn new_map_block(&self, (no, bits): (u64, Level)) -> Result<(Arc<Block>, Level)> {
+        if no >= POINTED_BLOCKS_END {
+            self.alloc.free(Level::NONE, Freed::Data { start: no, len: 1 })?;
+            return Err(Self::too_big());
+        }
         let (block, fresh) = self.fresh(no, Kind::Map, Buf::zeroed(self.geo.block_bytes()))?;
         Ok((block, bits.max(fresh)))
     }

@@ -293,6 +293,24 @@ fn an_index_that_leads_to_one_leaf_for_ever_is_not_followed() {
     assert_eq!((errno(listed), names), (libc::EUCLEAN, 0));
 }
 
+/// An index that leads to its own root, as if that were a leaf: no name is put over it.
+#[test]
+fn an_index_that_leads_to_its_root_is_given_up() {
+    let made = ["-t", "ext4", "-J", "size=4", "-O", "^metadata_csum"];
+    let Some(image) = Image::make(&made, 24 << 20) else { return };
+    let number_of = |number: u32| format!("a-name-of-some-length-{number:04}");
+    image.mounted(|vfs| (0..100).for_each(|number| vfs.forget(create(vfs, &number_of(number)), 1)));
+    let root = (BLOCK * block_of(&image, "/", 0)) as usize;
+    let mut bytes = std::fs::read(&image.path).unwrap();
+    let count = bytes[root + 0x22].into();
+    assert!(count > 1 && bytes[root + 0x1E] == 0, "an index of one level");
+    (0..count).for_each(|index: usize| bytes[root + 0x24 + 8 * index..][..4].fill(0));
+    std::fs::write(&image.path, bytes).unwrap();
+    image.mounted(|vfs| vfs.forget(create(vfs, &number_of(100)), 1));
+    image.judge();
+    image.mounted(|vfs| (0..101).for_each(|number| drop(contents(vfs, &number_of(number)))));
+}
+
 /// Without the feature huge_file an inode counts its blocks in 32 bits of sectors.
 #[test]
 fn no_file_has_more_blocks_than_its_inode_counts() {
