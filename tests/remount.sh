@@ -63,6 +63,12 @@ mount -i -o remount,nosuid,nodev "$mnt"
 for option in nosuid noexec noatime; do shown $option || fail "$option went with a remount that does not name it"; done
 ! shown nodev || fail "remount,dev"
 mount -i -o remount,rw "$mnt"
+umount_it
+mount_it dirsync,lazytime
+"$MOAFS" mount -o remount,noexec "$img" "$mnt" || fail "moafs mount -o remount,noexec"
+for option in dirsync lazytime noexec; do shown $option || fail "$option went with a remount that does not name it"; done
+umount_it
+mount_it
 
 # By the helper: of the words that mount(8) repeats from the mount table none is in the way.
 ln -s "$MOAFS" "$work/mount.fuse.moafs"

@@ -73,7 +73,7 @@ pub use error::MountError;
 pub use fs::{FileSystem, Result};
 pub use init::{InitConfig, InitError, InitFlags, Negotiated, Transport};
 pub use interrupt::interrupted_caller;
-pub use mount::{Unmounted, remount, unmount};
+pub use mount::{Unmounted, mount_flags, remount, unmount};
 pub use notify::Notifier;
 pub use op_times::{OpTime, OpTimes};
 pub use options::{MountFlags, MountKind, MountOptions, SessionOptions};

@@ -164,6 +164,15 @@ pub fn remount(target: &Path, flags: MountFlags) -> io::Result<()> {
     Ok(rustix::mount::mount_remount(target, rustix::mount::MountFlags::from_bits_retain(bits), "")?)
 }
 
+/// Returns the options of the topmost mount at `target` that every file system knows; `None` if nothing is mounted
+/// there. `target` is an absolute path without symbolic links.
+///
+/// # Errors
+/// The mount table cannot be read.
+pub fn mount_flags(target: &Path) -> io::Result<Option<MountFlags>> {
+    device_mounted_at(target)?.map_or(Ok(None), |device| table::flags_of(target, device))
+}
+
 /// Unmounts the topmost mount at `target`, even if its daemon is dead. With `lazily` it is taken out of the tree at
 /// once and released by its last user; without, the call fails with `EBUSY` while it is used.
 pub fn unmount(target: &Path, lazily: bool) -> io::Result<()> {

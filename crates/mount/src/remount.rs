@@ -7,7 +7,6 @@ use std::io;
 use std::path::Path;
 
 use moafs_fuse::{MountFlags, MountOptions};
-use rustix::fs::StatVfsMountFlags;
 
 use crate::driver_options::DriverOption;
 use crate::identity::IDENTITY_FLAGS;
@@ -20,22 +19,24 @@ const REMOUNT: &str = "remount";
 const OF_THE_TABLE: &[&str] =
     &["fd=", "rootmode=", "user_id=", "group_id=", "blksize=", "max_read=", "default_permissions", "allow_other"];
 
-/// Flags of statvfs(3), and the options that they stand for.
-const KEPT: &[(StatVfsMountFlags, &str)] = &[
-    (StatVfsMountFlags::RDONLY, "ro"),
-    (StatVfsMountFlags::NOSUID, "nosuid"),
-    (StatVfsMountFlags::NODEV, "nodev"),
-    (StatVfsMountFlags::NOEXEC, "noexec"),
-    (StatVfsMountFlags::SYNCHRONOUS, "sync"),
+/// Flags of a mount, and the options that they stand for.
+const KEPT: &[(MountFlags, &str)] = &[
+    (MountFlags::RDONLY, "ro"),
+    (MountFlags::NOSUID, "nosuid"),
+    (MountFlags::NODEV, "nodev"),
+    (MountFlags::NOEXEC, "noexec"),
+    (MountFlags::SYNCHRONOUS, "sync"),
+    (MountFlags::DIRSYNC, "dirsync"),
+    (MountFlags::LAZYTIME, "lazytime"),
 ];
 
 /// Returns the options of the mount at `target` that a remount which does not name them is to keep. Those of access
 /// times the kernel keeps by itself.
 ///
 /// # Errors
-/// The kernel's.
+/// The mount table cannot be read.
 pub fn current(target: &Path) -> io::Result<Vec<&'static str>> {
-    let flags = rustix::fs::statvfs(target)?.f_flag;
+    let flags = moafs_fuse::mount_flags(target)?.unwrap_or_default();
     Ok(KEPT.iter().filter(|(flag, _)| flags.contains(*flag)).map(|(_, option)| *option).collect())
 }
 
