@@ -13,6 +13,7 @@ use clap::{Args, Parser};
 use moafs_disk::DiskError;
 use moafs_disk::file::FileOptions;
 use moafs_mount::confine::confine;
+use moafs_mount::option_list;
 use moafs_mount::options::PartBytes;
 use moafs_mount::remount::{self, Remount};
 use moafs_mount::source::Source;
@@ -322,7 +323,7 @@ pub(crate) fn run_for_mount8(helper: HelperArgs) -> Result<ExitCode> {
 /// Removes `rw`, which mount(8) passes on for every mount that is not to be read-only: it does not mean that a mount of
 /// a write-protected source is to fail.
 fn without_default(lists: Vec<String>) -> Vec<String> {
-    let options: Vec<&str> = lists.iter().flat_map(|list| list.split(',')).collect();
+    let options: Vec<&str> = option_list::split(lists.iter().map(String::as_str)).collect();
     if options.iter().any(|option| matches!(*option, "ro" | "remount")) {
         return lists;
     }
@@ -337,6 +338,7 @@ mod tests {
     fn rw_of_mount8_says_nothing() {
         let kept = |list: &str| without_default(vec![list.to_owned()]).join(",");
         assert_eq!(kept("rw,noatime,cache=64M"), "noatime,cache=64M");
+        assert_eq!(kept("rw,context=\"a,rw\""), "context=\"a,rw\"");
         for list in ["ro,noatime", "ro,rw", "rw,remount"] {
             assert_eq!(kept(list), list);
         }

@@ -152,7 +152,11 @@ impl MountOptions {
             "subtype" => self.subtype = Some(value.to_owned()),
             "max_read" => self.max_read = Some(value.parse().ok()?),
             "read_ahead_kb" => self.read_ahead_kb = value.parse().ok()?,
-            "context" | "fscontext" | "defcontext" | "rootcontext" => self.extra.push(format!("{name}={value}")),
+            "context" | "fscontext" | "defcontext" | "rootcontext" => {
+                // Quotes keep a list of options from being split in the value, which does not have them.
+                let plain = value.strip_prefix('"').and_then(|value| value.strip_suffix('"')).unwrap_or(value);
+                self.extra.push(format!("{name}={plain}"));
+            }
             _ => return None,
         }
         Some(())

@@ -46,6 +46,7 @@ pub mod loop_device;
 pub mod medium;
 pub mod mount_table;
 mod nodes;
+pub mod option_list;
 pub mod options;
 mod outliving;
 mod pressure;

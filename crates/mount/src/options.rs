@@ -13,7 +13,7 @@ use moafs_vfs::api::{AtimePolicy, CacheRole};
 use crate::driver_options::DriverOption;
 use crate::follower::synchronous_of;
 use crate::identity::{IDENTITY_FLAGS, Identity, Overrides};
-use crate::size;
+use crate::{option_list, size};
 
 /// Smallest cache, in bytes: the transport's buffers and a few requests must fit in.
 const CACHE_BYTES_MIN: u64 = 8 << 20;
@@ -420,7 +420,7 @@ impl Settings {
     /// Unknown options and values out of range, with the allowed ones.
     pub fn parse<'a>(lists: impl IntoIterator<Item = &'a str>, root: bool) -> Result<Settings, OptionError> {
         let mut settings = Settings::new(root);
-        for option in lists.into_iter().flat_map(|list| list.split(',')).filter(|option| !option.is_empty()) {
+        for option in option_list::split(lists) {
             settings.apply(option)?;
             settings.given.push(option.to_owned());
         }
@@ -614,6 +614,9 @@ mod tests {
         let synchronous = |list| Settings::parse([list], true).unwrap().volume.synchronous;
         assert_eq!(synchronous("sync,dirsync,noatime"), Synchronous::All);
         assert_eq!(synchronous("sync,dirsync,async"), Synchronous::Names);
+        let context = Settings::parse(["context=\"a:b:c1,c2\",ro"], true).unwrap();
+        assert_eq!(context.session.mount.extra, ["context=a:b:c1,c2"]);
+        assert!(context.volume.read_only);
         assert_eq!(settings.volume.transfer_bytes_max, 128 << 10);
         assert_eq!(settings.volume.commit_interval, Duration::from_millis(500));
         assert_eq!((settings.session.transport, settings.session.dev_threads), (Transport::Dev, 3));

@@ -10,6 +10,7 @@ use moafs_fuse::{MountFlags, MountOptions};
 
 use crate::driver_options::DriverOption;
 use crate::identity::IDENTITY_FLAGS;
+use crate::option_list;
 use crate::options::{OptionError, Settings};
 
 /// The option that asks for it.
@@ -50,7 +51,7 @@ pub struct Remount {
 
 /// Returns true if these `-o` lists ask for a remount.
 pub fn is_asked_for<'a>(lists: impl IntoIterator<Item = &'a str>) -> bool {
-    lists.into_iter().flat_map(|list| list.split(',')).any(|option| option == REMOUNT)
+    option_list::split(lists).any(|option| option == REMOUNT)
 }
 
 impl Remount {
@@ -60,8 +61,7 @@ impl Remount {
     /// As [`Settings::parse`].
     pub fn parse<'a>(lists: impl IntoIterator<Item = &'a str>, root: bool) -> Result<Remount, OptionError> {
         let mut remount = Remount { flags: MountFlags::empty(), fixed: Vec::new() };
-        let options = lists.into_iter().flat_map(|list| list.split(','));
-        for option in options.filter(|option| !option.is_empty() && *option != REMOUNT && !is_of_the_table(option)) {
+        for option in option_list::split(lists).filter(|option| *option != REMOUNT && !is_of_the_table(option)) {
             if !remount.apply(option) {
                 Settings::parse([option], root)?;
                 remount.fixed.push(option.to_owned());
@@ -94,7 +94,9 @@ impl Remount {
             let reason = "the volume is open for reading only; unmount it and mount it again";
             return Err(OptionError::Impossible { option: "remount,rw".to_owned(), reason });
         }
-        match self.fixed.iter().find(|option| !given.contains(option)) {
+        // The mount table may show a value in quotes that was given without.
+        let is_given = |option: &&String| given.iter().any(|given| plain(given) == plain(option));
+        match self.fixed.iter().find(|option| !is_given(option)) {
             Some(option) => {
                 let reason = "a remount does not change it; unmount the volume and mount it again";
                 Err(OptionError::Impossible { option: option.clone(), reason })
@@ -119,6 +121,10 @@ impl Remount {
     }
 }
 
+fn plain(option: &str) -> String {
+    option.replace('"', "")
+}
+
 fn is_of_the_table(option: &str) -> bool {
     let is = |word: &&str| if word.ends_with('=') { option.starts_with(*word) } else { option == *word };
     OF_THE_TABLE.iter().any(is)
@@ -141,6 +147,13 @@ mod tests {
         remount.of_volume(&[], true).unwrap();
         assert_eq!(parse("remount,ro,rw,nosuid,errors=remount-ro,nofail").flags, MountFlags::NOSUID);
         assert!(Remount::parse(["remount,noatme"], true).is_err());
+    }
+
+    #[test]
+    fn a_context_with_categories_is_one_option_that_stays() {
+        let given = ["context=\"a:b:c1,c2\"".to_owned()];
+        parse("remount,ro,context=\"a:b:c1,c2\"").of_volume(&given, false).unwrap();
+        assert!(parse("remount,context=\"a:b:c1,c3\"").of_volume(&given, false).is_err());
     }
 
     #[test]

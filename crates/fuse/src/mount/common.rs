@@ -1,6 +1,5 @@
 //! The parts that mounting as root and by `fusermount3` have in common.
 
-use crate::error::MountError;
 use crate::options::MountOptions;
 
 pub(super) fn is_root() -> bool {
@@ -9,7 +8,7 @@ pub(super) fn is_root() -> bool {
 }
 
 /// Returns the options that both ways of mounting give to the kernel.
-pub(super) fn options(options: &MountOptions) -> Result<Vec<String>, MountError> {
+pub(super) fn options(options: &MountOptions) -> Vec<String> {
     let mut list = Vec::new();
     if options.allow_other {
         list.push("allow_other".to_owned());
@@ -20,13 +19,6 @@ pub(super) fn options(options: &MountOptions) -> Result<Vec<String>, MountError>
     if let Some(max_read) = options.max_read {
         list.push(format!("max_read={max_read}"));
     }
-    for extra in &options.extra {
-        list.push(checked_option(extra)?.to_owned());
-    }
-    Ok(list)
-}
-
-/// Refuses a comma, which would add a second option, and a NUL.
-pub(super) fn checked_option(option: &str) -> Result<&str, MountError> {
-    if option.contains([',', '\0']) { Err(MountError::BadCharacter(option.to_owned())) } else { Ok(option) }
+    list.extend(options.extra.iter().cloned());
+    list
 }

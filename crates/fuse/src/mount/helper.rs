@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use super::common::{self, checked_option, is_root};
+use super::common::{self, is_root};
 use crate::error::MountError;
 use crate::options::{MountFlags, MountOptions};
 
@@ -45,8 +45,15 @@ fn helper_options(options: &MountOptions) -> Result<String, MountError> {
     if let Some(subtype) = &options.subtype {
         list.push(format!("subtype={}", checked_option(subtype)?));
     }
-    list.extend(common::options(options)?);
+    for option in common::options(options) {
+        list.push(checked_option(&option)?.to_owned());
+    }
     Ok(list.join(","))
+}
+
+/// Refuses a comma, which would add a second option, and a NUL.
+fn checked_option(option: &str) -> Result<&str, MountError> {
+    if option.contains([',', '\0']) { Err(MountError::BadCharacter(option.to_owned())) } else { Ok(option) }
 }
 
 fn checked_nul(text: &str) -> Result<&str, MountError> {
