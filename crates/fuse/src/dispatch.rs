@@ -111,7 +111,8 @@ impl<F: FileSystem> Dispatcher<F> {
         let Some(opcode) = opcode else {
             return call.reply_error(Errno::ENOSYS);
         };
-        let _watched = may_wait(opcode).then(|| self.interrupts.watch(header_unique, header_pid));
+        let is_watched = may_wait(opcode) && !(opcode == Opcode::Write && call.is_write_back());
+        let _watched = is_watched.then(|| self.interrupts.watch(header_unique, header_pid));
         match opcode {
             Opcode::Lookup => call.lookup(),
             Opcode::Forget => call.forget(),
@@ -221,6 +222,13 @@ struct Call<'a, F, E: Exchange> {
 impl<F: FileSystem, E: Exchange> Call<'_, F, E> {
     fn arg<T: Wire>(&self) -> Result<T> {
         abi::parse(self.parts().0).ok_or(Errno::EINVAL)
+    }
+
+    /// Returns true for a write of pages that the kernel kept: its caller may have ended long ago, and the bytes may be
+    /// those of other processes that map the file.
+    fn is_write_back(&self) -> bool {
+        let flags = self.arg::<abi::WriteIn>().map(|write| WriteFlags::from_bits_retain(write.write_flags));
+        flags.is_ok_and(|flags| flags.contains(WriteFlags::CACHE))
     }
 
     fn payload(&self) -> &[u8] {

@@ -686,7 +686,7 @@ impl<F: Format> FileSystem for Front<F> {
         }
         let (ino, vfs, thread) = (self.ino(ctx.node)?, self.vfs.clone(), ctx.pid);
         let sync = move || vfs.fsync_for(ino, datasync, &|| process::of_thread(thread));
-        self.told(self.syncs.run(self.vfs.dirty_bytes(), sync))?;
+        self.told(self.syncs.run(ctx.pid, self.vfs.dirty_bytes(), sync))?;
         self.sectors_may_have_changed(ctx, ino);
         Ok(())
     }
@@ -855,9 +855,9 @@ impl<F: Format> FileSystem for Front<F> {
         Ok(IoctlReply { result: 0, len })
     }
 
-    fn syncfs(&self, _ctx: &ReqCtx) -> Result<()> {
+    fn syncfs(&self, ctx: &ReqCtx) -> Result<()> {
         let vfs = self.vfs.clone();
-        self.told(self.syncs.run(self.vfs.dirty_bytes(), move || vfs.sync()))?;
+        self.told(self.syncs.run(ctx.pid, self.vfs.dirty_bytes(), move || vfs.sync()))?;
         // The caller may look at once how many blocks a file has.
         self.notices.wait_until_told();
         Ok(())

@@ -11,13 +11,13 @@ use std::time::Duration;
 
 use moafs_vfs::{Error, Result};
 
-use crate::process::caller_is_gone;
+use crate::process::{caller_is_gone, is_being_killed};
 
 /// Bytes to write from which on a sync may take long: devices slower than 20 MB/s are rare.
-const LONG_BYTES: usize = 16 << 20;
+const LONG_BYTES: usize = 4 << 20;
 
 /// The most threads. Callers beyond them wait for the end of their sync, whatever happens to them.
-const THREADS_MAX: usize = 16;
+const THREADS_MAX: usize = 32;
 
 /// The time after which a waiting call looks whether its caller was killed.
 const LOOK: Duration = Duration::from_millis(50);
@@ -38,14 +38,21 @@ impl Drop for Counted {
 }
 
 impl Outliving {
-    /// Runs a sync that has to write `bytes` bytes, or many more of other files that it has to wait for.
+    /// Runs a sync for a thread that has to write `bytes` bytes, or many more of other files that it has to wait for.
     ///
     /// # Errors
     /// Those of the sync; EINTR if the caller was killed before its end.
-    pub(crate) fn run(&self, bytes: usize, sync: impl Fn() -> Result<()> + Send + Sync + 'static) -> Result<()> {
+    pub(crate) fn run(
+        &self,
+        thread: u32,
+        bytes: usize,
+        sync: impl Fn() -> Result<()> + Send + Sync + 'static,
+    ) -> Result<()> {
+        if bytes < LONG_BYTES {
+            return sync();
+        }
         let counted = Counted(Arc::clone(&self.threads));
-        let others = self.threads.fetch_add(1, Ordering::Relaxed);
-        if bytes < LONG_BYTES || others >= THREADS_MAX {
+        if self.threads.fetch_add(1, Ordering::Relaxed) >= THREADS_MAX {
             return sync();
         }
         let sync = Arc::new(sync);
@@ -65,7 +72,10 @@ impl Outliving {
         loop {
             match ended.recv_timeout(LOOK) {
                 Ok(result) => return result,
-                Err(RecvTimeoutError::Timeout) if caller_is_gone() => return Err(Error::Posix(libc::EINTR)),
+                // A request that was sent after the signal is not interrupted.
+                Err(RecvTimeoutError::Timeout) if caller_is_gone() || is_being_killed(thread) => {
+                    return Err(Error::Posix(libc::EINTR));
+                }
                 Err(RecvTimeoutError::Timeout) => {}
                 // It panicked, and the panic hook has told so.
                 Err(RecvTimeoutError::Disconnected) => return Err(Error::Posix(libc::EIO)),
@@ -82,16 +92,16 @@ mod tests {
     fn a_long_sync_runs_in_a_thread_of_its_own_and_a_short_one_does_not() {
         let (outliving, here) = (Outliving::default(), std::thread::current().id());
         let elsewhere = move || if std::thread::current().id() == here { Err(Error::Posix(libc::EIO)) } else { Ok(()) };
-        outliving.run(LONG_BYTES, elsewhere).unwrap();
-        assert_eq!(outliving.run(LONG_BYTES - 1, elsewhere).unwrap_err().errno(), libc::EIO);
+        outliving.run(0, LONG_BYTES, elsewhere).unwrap();
+        assert_eq!(outliving.run(0, LONG_BYTES - 1, elsewhere).unwrap_err().errno(), libc::EIO);
         outliving.threads.store(THREADS_MAX, Ordering::Relaxed);
-        assert_eq!(outliving.run(LONG_BYTES, elsewhere).unwrap_err().errno(), libc::EIO);
+        assert_eq!(outliving.run(0, LONG_BYTES, elsewhere).unwrap_err().errno(), libc::EIO);
         assert_eq!(outliving.threads.load(Ordering::Relaxed), THREADS_MAX);
     }
 
     #[test]
     fn errors_of_a_long_sync_are_told() {
-        let failed = Outliving::default().run(LONG_BYTES, || Err(Error::Posix(libc::ENOSPC)));
+        let failed = Outliving::default().run(0, LONG_BYTES, || Err(Error::Posix(libc::ENOSPC)));
         assert_eq!(failed.unwrap_err().errno(), libc::ENOSPC);
     }
 }

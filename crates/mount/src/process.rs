@@ -4,6 +4,8 @@ use std::io::{self, ErrorKind};
 use std::time::Duration;
 
 use moafs_vfs::Process;
+use rustix::io::Errno;
+use rustix::process::Pid;
 use smallvec::SmallVec;
 
 /// Returns the supplementary groups of a thread; none if it cannot be found.
@@ -32,16 +34,29 @@ pub fn caller_is_gone() -> bool {
 /// Returns true if a thread is about to end: it has been killed, or is gone. Signals that its program handles do not
 /// count.
 pub(crate) fn is_ending(tid: u32) -> bool {
-    is_ending_by(std::fs::read_to_string(format!("/proc/{tid}/status")))
+    is_ending_by(std::fs::read_to_string(format!("/proc/{tid}/status")), || is_there(tid))
 }
 
-/// Returns true for a status that shows a killed thread, and for the errors of one that is gone. Others tell nothing of
-/// it: too many open files here, or a /proc that shows each user's own processes only.
-fn is_ending_by(status: io::Result<String>) -> bool {
+/// Returns true if a thread that waits for an answer has been killed. Where that cannot be seen, it has not.
+pub(crate) fn is_being_killed(tid: u32) -> bool {
+    std::fs::read_to_string(format!("/proc/{tid}/status")).is_ok_and(|status| is_killed(&status))
+}
+
+/// Returns true for a status that shows a killed thread, and for the errors of one that is gone unless it `is_there`:
+/// a /proc may show each user's own processes only, or not be mounted. Others tell nothing of it: too many open files
+/// here.
+fn is_ending_by(status: io::Result<String>, is_there: impl FnOnce() -> bool) -> bool {
     match status {
         Ok(status) => is_killed(&status),
-        Err(error) => error.kind() == ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH),
+        Err(error) if error.kind() == ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH) => !is_there(),
+        Err(_) => false,
     }
+}
+
+/// Returns true if there is a thread of this number, of any user.
+fn is_there(tid: u32) -> bool {
+    let thread = i32::try_from(tid).ok().and_then(Pid::from_raw);
+    thread.is_some_and(|thread| rustix::process::test_kill_process(thread) != Err(Errno::SRCH))
 }
 
 /// Returns true if SIGKILL is pending, which every thread gets when its process is to end.
@@ -87,8 +102,11 @@ mod tests {
 
     #[test]
     fn a_thread_whose_status_cannot_be_read_for_another_reason_is_not_ending() {
-        let is_ending = |errno| is_ending_by(Err(io::Error::from_raw_os_error(errno)));
+        let is_ending = |errno| is_ending_by(Err(io::Error::from_raw_os_error(errno)), || false);
         assert!(is_ending(libc::ENOENT) && is_ending(libc::ESRCH));
+        // /proc shows each user's own processes only, or is not there.
+        assert!(!is_ending_by(Err(io::Error::from_raw_os_error(libc::ENOENT)), || true));
+        assert!(is_there(1) && !is_there(i32::MAX as u32), "init lives");
         for errno in [libc::EMFILE, libc::ENFILE, libc::EACCES, libc::EPERM, libc::ENOMEM, libc::EINTR] {
             assert!(!is_ending(errno), "{errno}");
         }

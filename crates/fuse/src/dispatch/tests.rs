@@ -28,6 +28,10 @@ impl Recorder {
     }
 }
 
+fn interrupted() -> &'static str {
+    if crate::interrupted_caller().is_some() { ", interrupted" } else { "" }
+}
+
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
@@ -123,7 +127,7 @@ impl FileSystem for Recorder {
         Ok(if offset == 666 { out.len() + 1 } else { out.len() })
     }
     fn write(&self, _: &ReqCtx, fh: FileHandle, offset: u64, data: &[u8], flags: WriteFlags) -> Result<usize> {
-        self.note(format!("write {} {offset} {} {flags:?}", fh.0, text(data)));
+        self.note(format!("write {} {offset} {} {flags:?}{}", fh.0, text(data), interrupted()));
         Ok(data.len())
     }
     fn flush(&self, _: &ReqCtx, fh: FileHandle) -> Result<()> {
@@ -135,7 +139,7 @@ impl FileSystem for Recorder {
         Ok(())
     }
     fn fsync(&self, _: &ReqCtx, fh: FileHandle, datasync: bool) -> Result<()> {
-        self.note(format!("fsync {} {datasync}", fh.0));
+        self.note(format!("fsync {} {datasync}{}", fh.0, interrupted()));
         Ok(())
     }
     fn opendir(&self, _: &ReqCtx, args: &OpenArgs) -> Result<OpenReply> {
@@ -456,6 +460,22 @@ fn forgets_are_counted_and_never_answered() {
     assert_eq!((root.calls, root.reply), (vec![], None));
     let interrupt = send(&valid(Opcode::Interrupt));
     assert_eq!((interrupt.calls, interrupt.reply), (vec![], None));
+}
+
+#[test]
+fn interrupts_count_for_all_that_a_caller_waits_for_but_not_for_what_the_kernel_writes_back() {
+    let dispatcher = Dispatcher::new(Arc::new(Recorder::default()), InitFlags::all());
+    let mut reply = Vec::new();
+    let write = |flags: WriteFlags| {
+        request(Opcode::Write, &[arg!(WriteIn { fh: 5, size: 1, write_flags: flags.bits() }), b"x"])
+    };
+    let interrupt = request(Opcode::Interrupt, &[arg!(InterruptIn { unique: 99 })]);
+    for request in [interrupt, write(WriteFlags::empty()), write(WriteFlags::CACHE), valid(Opcode::Fsync)] {
+        assert!(dispatcher.answer(&request, &mut reply, CAPACITY));
+    }
+    let calls = dispatcher.fs().calls.lock().expect("no panic while locked").clone();
+    assert_eq!(calls.len(), 3);
+    assert_eq!([0, 1, 2].map(|call| calls[call].ends_with("interrupted")), [true, false, true], "{calls:?}");
 }
 
 #[test]
