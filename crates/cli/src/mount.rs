@@ -13,6 +13,7 @@ use clap::{Args, Parser};
 use moafs_disk::DiskError;
 use moafs_disk::file::FileOptions;
 use moafs_mount::confine::confine;
+use moafs_mount::limits;
 use moafs_mount::option_list;
 use moafs_mount::options::PartBytes;
 use moafs_mount::remount::{self, Remount};
@@ -178,6 +179,7 @@ fn run_here(
     trace_to: Option<&Path>,
     ready: impl FnOnce(),
 ) -> Result<ExitCode> {
+    limits::lift();
     // Before any thread is started: all of them may one day stand between the kernel and memory it
     // frees. Without the right to be one, everything works but `moafs swap`, which says so.
     become_io_flusher();

@@ -1,8 +1,10 @@
 //! Telling the kernel that what it caches is out of date.
 
-use std::io::{self, IoSlice, Write};
+use std::io::{self, IoSlice};
 use std::os::fd::OwnedFd;
 use std::sync::Weak;
+
+use rustix::io::Errno;
 
 use crate::abi::{self, NOTIFY_INVAL_ENTRY, NOTIFY_INVAL_INODE, NotifyInvalEntryOut, NotifyInvalInodeOut, OutHeader};
 use crate::types::NodeId;
@@ -50,10 +52,9 @@ impl Notifier {
         let head = OutHeader { len: (size_of::<OutHeader>() + len) as u32, error: code, unique: 0 };
         let mut message = vec![IoSlice::new(abi::bytes_of(&head))];
         message.extend(parts.iter().map(|part| IoSlice::new(part)));
-        let mut file = std::fs::File::from(dev.try_clone()?);
-        match file.write_vectored(&message) {
-            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
-            written => written.map(|_| true),
+        match rustix::io::writev(&*dev, &message) {
+            Err(Errno::NOENT) => Ok(false),
+            written => Ok(written.map(|_| true)?),
         }
     }
 }

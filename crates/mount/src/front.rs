@@ -598,8 +598,15 @@ impl<F: Format> FileSystem for Front<F> {
             flags: None,
             kill_suidgid: set.kill_suidgid || empty,
         };
-        let stat = self.told(self.vfs.set_attr(&who, ino, &set))?;
-        Ok(self.attr_reply(&stat))
+        let changed = self.vfs.set_attr(&who, ino, &set);
+        if changed.is_err() {
+            // It may have failed only in becoming durable.
+            match set.size {
+                Some(size) => self.may_have_changed(ctx.node, ino, size..u64::MAX),
+                None => self.attr_changed(ctx.node),
+            }
+        }
+        Ok(self.attr_reply(&self.told(changed)?))
     }
 
     fn readlink(&self, ctx: &ReqCtx, out: &mut [u8]) -> Result<usize> {

@@ -41,6 +41,7 @@ pub mod identity;
 mod ioctl;
 pub mod job;
 pub mod layout;
+pub mod limits;
 pub mod log;
 pub mod loop_device;
 pub mod medium;

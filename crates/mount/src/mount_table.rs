@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::loop_device;
@@ -14,8 +15,10 @@ pub struct MountEntry {
     pub target: PathBuf,
     /// File-system type: `fuse.moafs`, `fuseblk.moafs`.
     pub fstype: String,
-    /// The source: a device, or the image.
+    /// The source: a device, or the image. Who mounts chooses what stands here.
     pub source: PathBuf,
+    /// The user who has mounted it through FUSE; root for others.
+    pub user: u32,
 }
 
 /// The table cannot be read.
@@ -47,7 +50,10 @@ fn parse_mount(line: &[u8]) -> Option<MountEntry> {
     let fields: Vec<&[u8]> = line.split(|&byte| byte == b' ').collect();
     let separator = fields.iter().skip(6).position(|field| *field == b"-")? + 6;
     let path = |field: &[u8]| PathBuf::from(std::ffi::OsString::from_vec(unescape(field)));
+    let options = fields.get(separator + 3).map(|options| String::from_utf8_lossy(options)).unwrap_or_default();
+    let user = options.split(',').find_map(|option| option.strip_prefix("user_id=")?.parse().ok());
     Some(MountEntry {
+        user: user.unwrap_or(0),
         target: path(fields[4]),
         fstype: String::from_utf8_lossy(fields.get(separator + 1)?).into_owned(),
         source: path(fields.get(separator + 2)?),
@@ -118,11 +124,22 @@ pub fn mount_point_of(image: &Path) -> Option<PathBuf> {
     entries.into_iter().find(|entry| is_of(entry, image)).map(|entry| entry.target)
 }
 
-/// Returns true if a mount is of an image or device, itself or through a loop device, by any of its names.
+/// Returns true if a mount is of an image or device, itself or through a loop device, by any of its names. What a user
+/// has mounted who is neither root, nor the caller, nor the owner of the image only says so.
 fn is_of(entry: &MountEntry, image: &Path) -> bool {
     // Most sources are no paths.
-    entry.source.is_absolute() && (is_same_file(&entry.source, image) || is_same_file(&image_of(entry), image))
-        || entry.source == image
+    let says_so = entry.source.is_absolute()
+        && (is_same_file(&entry.source, image) || is_same_file(&image_of(entry), image))
+        || entry.source == image;
+    says_so && is_trusted(entry.user, rustix::process::geteuid().as_raw(), || owner_of(image))
+}
+
+fn is_trusted(user: u32, caller: u32, owner: impl FnOnce() -> Option<u32>) -> bool {
+    user == 0 || user == caller || owner() == Some(user)
+}
+
+fn owner_of(image: &Path) -> Option<u32> {
+    std::fs::metadata(image).ok().map(|image| image.uid())
 }
 
 #[cfg(test)]
@@ -136,10 +153,22 @@ mod tests {
         assert_eq!(entry.target, Path::new("/mnt/with space"));
         assert_eq!((entry.fstype.as_str(), entry.source.as_path()), ("fuseblk.moafs", Path::new("/dev/loop3")));
         let bare = parse_mount(b"1 2 0:3 / / rw - fuse.moafs image rw").unwrap();
-        assert_eq!(bare.source, Path::new("image"));
+        assert_eq!((bare.source.as_path(), bare.user), (Path::new("image"), 0));
+        let of_user = parse_mount(b"1 2 0:3 / / rw - fuse.moafs image rw,user_id=1000,group_id=1000").unwrap();
+        assert_eq!(of_user.user, 1000);
         for broken in [&b""[..], b"1 2 3", b"1 2 0:3 / / rw -", b"1 2 0:3 / / rw shared:1"] {
             assert_eq!(parse_mount(broken), None);
         }
+    }
+
+    #[test]
+    fn a_mount_is_believed_to_be_of_an_image_if_root_the_caller_or_its_owner_has_made_it() {
+        for (user, caller, owner, is_believed) in
+            [(0, 7, 8, true), (7, 7, 8, true), (8, 7, 8, true), (8, 0, 8, true), (9, 7, 8, false), (9, 0, 0, false)]
+        {
+            assert_eq!(is_trusted(user, caller, || Some(owner)), is_believed, "{user}, {caller}, {owner}");
+        }
+        assert!(!is_trusted(9, 0, || None));
     }
 
     #[test]

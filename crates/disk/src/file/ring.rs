@@ -29,6 +29,8 @@ pub(super) struct Rings {
     idle: Mutex<Vec<IoUring>>,
     /// The host has no io_uring, or forbids it.
     unavailable: AtomicBool,
+    /// The host has given one.
+    was_made: AtomicBool,
 }
 
 /// One read or write to be submitted to the kernel.
@@ -206,7 +208,10 @@ impl Rings {
         }
         let ring = IoUring::new(DEPTH as u32).ok();
         // A host that gave a ring before is only short of a resource now.
-        self.unavailable.store(ring.is_none(), Ordering::Relaxed);
+        match ring {
+            Some(_) => self.was_made.store(true, Ordering::Relaxed),
+            None => self.unavailable.store(!self.was_made.load(Ordering::Relaxed), Ordering::Relaxed),
+        }
         ring
     }
 }
