@@ -175,10 +175,10 @@ impl MainArea {
         self.user_blocks.saturating_sub(state.usage.blocks).saturating_sub(state.promised)
     }
 
-    /// Returns the number of nodes, and of blocks that were promised.
+    /// Returns the number of nodes, and of promised blocks that may become nodes: those kept for swap areas do not.
     pub(in crate::engine) fn nodes_and_promised(&self) -> (u64, u64) {
         let state = self.state();
-        (state.usage.nodes.into(), state.promised)
+        (state.usage.nodes.into(), state.promised.saturating_sub(state.kept_blocks(&self.geo)))
     }
 
     /// Promises `blocks`, if there are so many; false otherwise.

@@ -55,11 +55,16 @@ impl State {
         self.areas.aside() == 0 || self.free.whole_sections() > self.areas.aside()
     }
 
+    /// Returns the blocks that are promised to swap areas.
+    pub(super) fn kept_blocks(&self, geo: &Geometry) -> u64 {
+        u64::from(self.areas.kept) * u64::from(section_blocks(geo))
+    }
+
     /// Keeps `kept` sections from now on.
     fn keep(&mut self, geo: &Geometry, kept: u32) {
-        let blocks = |sections: u32| u64::from(sections) * u64::from(section_blocks(geo));
-        self.promised = (self.promised + blocks(kept)).saturating_sub(blocks(self.areas.kept));
+        self.promised = self.promised.saturating_sub(self.kept_blocks(geo));
         self.areas.kept = kept;
+        self.promised += self.kept_blocks(geo);
     }
 
     /// Lowers the number of kept sections to those that are still needed.
@@ -319,15 +324,16 @@ impl MainArea {
 #[cfg(test)]
 mod tests {
     use moafs_disk::mem::MemDisk;
-    use moafs_runtime::Timestamp;
+    use moafs_runtime::{Live, Timestamp};
+    use moafs_vfs::api::Options;
     use moafs_vfs::types::{FileKind, Ino, Lbn, Mapping};
     use moafs_vfs::{Format, Vfs};
 
     use super::*;
-    use crate::F2fs;
-    use crate::format::BLOCK;
+    use crate::format::{BLOCK, Nid};
     use crate::judge::{assert_clean, features, mount, name, new, root, volume};
     use crate::mkfs::{MkfsOptions, mkfs};
+    use crate::{F2fs, OpenOptions};
 
     const ROOT: Ino = Ino(3);
 
@@ -374,6 +380,21 @@ mod tests {
         let options = MkfsOptions { segs_per_sec, ..MkfsOptions::new([7; 16], Timestamp::new(1_700_000_000, 0)) };
         mkfs(&*mem, &options).expect("mkfs");
         mem
+    }
+
+    #[test]
+    fn what_is_kept_for_swap_areas_takes_no_node_ids() {
+        let mem = volume(64, features()[0]);
+        let mut fs = F2fs::open(mem.clone(), Live::new(), OpenOptions::default()).expect("the volume opens");
+        fs.nat.end = Nid(60);
+        let vfs = Vfs::new(fs, mem.clone(), Live::new(), Options { syncer: false, ..Options::default() });
+        let room = room(&vfs, 512);
+        room.reserve(512).expect("there is a section");
+        write(&vfs, "file", 1);
+        room.release(512);
+        drop(room);
+        vfs.close().expect("it closes");
+        assert_clean(&mem, "afterwards");
     }
 
     #[test]
