@@ -4,15 +4,12 @@ use std::sync::Arc;
 
 use moafs_disk::mem::MemDisk;
 use moafs_runtime::Rt;
-use moafs_testkit::family::{F2fs, Family};
-use moafs_testkit::tests_of;
+use moafs_testkit::family::F2fs;
 use moafs_vfs::api::NewFile;
 use moafs_vfs::types::{Cookie, FileKind, Ino, Name};
 use moafs_vfs::{Credentials, Format, Vfs};
 
 use super::{FormatOf, check, each_seed, make_file, name_of, play, scheduler, volume};
-
-tests_of!([f2fs: F2fs] [blocks_of_directories_that_lose_their_names, directories_that_are_removed]);
 
 /// Directories, and the names that each gets: about six to a block. One to a block is left.
 const DIRS: usize = 6;
@@ -128,7 +125,8 @@ fn unlink_all(vfs: &Volume, dir: &str) {
     vfs.forget(ino, 1);
 }
 
-fn blocks_of_directories_that_lose_their_names<F: Family>() {
+#[test]
+fn blocks_of_f2fs_directories_that_lose_their_names() {
     let work = |vfs: &Volume| (0..DIRS).for_each(|dir| unlink_all(vfs, &dir_name(dir)));
     beside_cleaning(work, |vfs| {
         for dir in 0..DIRS {
@@ -141,7 +139,8 @@ fn blocks_of_directories_that_lose_their_names<F: Family>() {
     });
 }
 
-fn directories_that_are_removed<F: Family>() {
+#[test]
+fn f2fs_directories_that_are_removed() {
     let work = |vfs: &Volume| {
         for dir in 0..DIRS {
             unlink_all(vfs, &dir_name(dir));
