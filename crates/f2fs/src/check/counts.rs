@@ -1,7 +1,7 @@
 //! Pass 4: connection of every directory to the root, link counts, orphans and the checkpoint's
 //! counts.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use moafs_vfs::types::FileKind;
 
@@ -31,6 +31,7 @@ impl Checker<'_> {
             self.check_links(&state, orphans.contains(&state.ino));
         }
         self.check_segments();
+        self.check_sections();
         self.check_totals();
         tell(4, total, total);
     }
@@ -144,6 +145,19 @@ impl Checker<'_> {
             }
         }
         self.segments = segments;
+    }
+
+    /// Tells of sections in which segments of nodes and of data are in use.
+    fn check_sections(&mut self) {
+        let mut sections: BTreeMap<u32, (u32, u32)> = BTreeMap::new();
+        for (segno, segment) in self.segments.iter().filter(|(_, segment)| !segment.valid.is_empty()) {
+            let Some(log) = segment.log else { continue };
+            let (nodes, data) = sections.entry(self.geo.section_of(*segno)).or_default();
+            *(if log.is_node() { nodes } else { data }) += 1;
+        }
+        for (section, (nodes, data)) in sections.into_iter().filter(|(_, (nodes, data))| *nodes > 0 && *data > 0) {
+            self.found(Issue::MixedSection { section, nodes, data });
+        }
     }
 
     fn check_totals(&mut self) {

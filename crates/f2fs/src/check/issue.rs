@@ -144,6 +144,8 @@ pub enum Issue {
     SegmentClass { segment: Segno, stored: Log, block: BlkAddr },
     /// Nodes, or blocks of directories, lie in a segment of another temperature.
     Temperature { segment: Segno, stored: Log, blocks: u32 },
+    /// A section has segments of nodes and segments of data.
+    MixedSection { section: u32, nodes: u32, data: u32 },
     /// A segment's summary says that it is of nodes, or of data, and it is not.
     SummaryKind { segment: Segno, nodes: bool },
     /// A block's summary entry names another owner.
@@ -200,7 +202,7 @@ impl Issue {
         use Issue::*;
         match self {
             NoCheckpoint => Severity::Fatal,
-            Temperature { .. } => Severity::Note,
+            Temperature { .. } | MixedSection { .. } => Severity::Note,
             PackTorn { .. } | PackUnusable { .. } | Marked { .. } | NextFreeNid { .. } | Chain { .. } => {
                 Severity::Warning
             }
@@ -349,6 +351,12 @@ impl std::fmt::Display for Issue {
             }
             Temperature { segment, stored, blocks } => {
                 write!(f, "segment {segment} is of type {stored}, but {blocks} of its blocks belong to another log")
+            }
+            MixedSection { section, nodes, data } => {
+                write!(
+                    f,
+                    "section {section} has {nodes} segments of nodes and {data} of data: Linux cleans whole sections"
+                )
             }
             SummaryKind { segment, nodes } => {
                 let (says, is) = if *nodes { ("nodes", "data") } else { ("data", "nodes") };

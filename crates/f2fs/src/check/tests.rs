@@ -906,6 +906,25 @@ fn our_own_empty_volumes_are_clean() {
 }
 
 #[test]
+fn nodes_and_data_in_one_section_are_a_note() {
+    let disk = MemDisk::new(256 << 11);
+    let options = MkfsOptions { segs_per_sec: 4, ..MkfsOptions::new([7; 16], Timestamp::new(5, 0)) };
+    mkfs(&disk, &options).unwrap();
+    let lab = Lab { disk: &disk };
+    let (node, _) = lab.current(Log::HotNode);
+    lab.sit(Segno(node.0 + 1), |entry| {
+        entry.log = Log::ColdData;
+        entry.map.set(0);
+    });
+    let found = run(&disk).findings;
+    let section = node.0 / 4;
+    let mixed = Finding { issue: Issue::MixedSection { section, nodes: 1, data: 1 }, severity: Severity::Note };
+    assert!(found.contains(&mixed), "{found:?}");
+    // The planted block has no owner.
+    assert_eq!(names(&run(&disk)).iter().filter(|name| *name != "leaked" && *name != "count").count(), 1);
+}
+
+#[test]
 fn a_terabyte_with_few_files_is_checked_with_few_requests() {
     let disk = Arc::new(MemDisk::new(1 << 31));
     mkfs(&*disk, &MkfsOptions::new([7; 16], Timestamp::new(5, 0))).unwrap();
@@ -975,9 +994,11 @@ fn volumes_of_the_reference_tools_are_clean() {
     ] {
         let Some(disk) = by_the_reference_tools(options) else { return };
         let outcome = run(&disk);
-        // `sload.f2fs` fills segments of any temperature, and leaves addresses in the place of
-        // attributes.
-        let known = |issue: &Issue| matches!(issue, Issue::Temperature { .. } | Issue::XattrMagic { .. });
+        // `sload.f2fs` fills segments of any temperature, sections with any segments, and leaves addresses in the place
+        // of attributes.
+        let known = |issue: &Issue| {
+            matches!(issue, Issue::Temperature { .. } | Issue::MixedSection { .. } | Issue::XattrMagic { .. })
+        };
         let worse = outcome.findings.iter().filter(|finding| !known(&finding.issue));
         let texts: Vec<String> = worse.map(|finding| finding.issue.to_string()).collect();
         assert!(texts.is_empty(), "{options:?}: {}", texts.join("\n"));
