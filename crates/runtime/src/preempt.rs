@@ -353,14 +353,22 @@ impl State {
         self.countdown = self.rng.random_range(1..=2 * u64::from(one_in) - 1);
     }
 
-    /// Counts a point; true if the running task is to be left.
+    /// Counts a point, or a wait; false if there were too many: the run is over.
+    fn count_point(&mut self) -> bool {
+        self.counts.points += 1;
+        let max = self.config.points_max;
+        if self.counts.points <= max {
+            return true;
+        }
+        let report = || format!("no end after {max} scheduling points{}", waits(&self.tasks));
+        self.over.get_or_insert_with(report);
+        false
+    }
+
+    /// Passes a point; true if the running task is to be left.
     fn pass_point(&mut self, task: u64) -> bool {
         self.now += self.config.point_ns;
-        self.counts.points += 1;
-        if self.counts.points > self.config.points_max {
-            let max = self.config.points_max;
-            let report = || format!("no end after {max} scheduling points{}", waits(&self.tasks));
-            self.over.get_or_insert_with(report);
+        if !self.count_point() {
             return true;
         }
         while let Some(&(until, _, sleeper)) = self.deadlines.first() {
@@ -490,6 +498,8 @@ impl Runtime for Preemptive {
             Some(until) if until.0 <= state.now => state.make_ready(here.task, Woken::TimedOut),
             _ => state.make_waiting(here.task, std::ptr::from_ref(event).addr(), until.map(|t| t.0)),
         }
+        // A task that does nothing but wait passes no point.
+        state.count_point();
         drop(state);
         self.switch(here)
     }
