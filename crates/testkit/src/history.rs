@@ -290,15 +290,17 @@ impl<'a> Judge<'a> {
     /// node whose creation returned an error is unknown: it may be any. A number that was freed may have been given to
     /// another node of the same name: then it is the newest one of which an acceptable version is seen.
     fn bound_to(&self, dir: NodeId, name: &[u8], ino: u64) -> Option<NodeId> {
-        let since = self.expect.binding_since(dir, name);
-        let bindings = || {
-            let states = self.expect.states[since..].iter().rev();
-            states.filter_map(|model| model.get(dir)?.entries.get(name).copied())
-        };
-        let number = |id: &NodeId| self.expect.inos.get(id).copied();
-        let mut known: Vec<NodeId> = bindings().filter(|id| number(id) == Some(ino)).collect();
+        let mut known: Vec<NodeId> =
+            self.bindings(dir, name).filter(|id| self.expect.inos.get(id) == Some(&ino)).collect();
         known.dedup();
-        self.newest_shown_by(&known, ino).or_else(|| bindings().find(|id| number(id).is_none()))
+        let unnumbered = || self.bindings(dir, name).find(|id| !self.expect.inos.contains_key(id));
+        self.newest_shown_by(&known, ino).or_else(unnumbered)
+    }
+
+    /// Returns the nodes that a name was bound to since its promise, the newest first.
+    fn bindings<'n>(&'n self, dir: NodeId, name: &'n [u8]) -> impl Iterator<Item = NodeId> + 'n {
+        let states = self.expect.states[self.expect.binding_since(dir, name)..].iter().rev();
+        states.filter_map(move |model| model.get(dir)?.entries.get(name).copied())
     }
 
     /// Returns the newest of nodes that had an inode number one after the other, newest first, of which an acceptable
@@ -311,12 +313,14 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Returns true if the inode shows an acceptable version of a node.
+    /// Returns true if the inode shows an acceptable version of a node, and of a directory only names that it had.
     fn is_shown_by(&self, id: NodeId, ino: u64) -> bool {
         let Some(seen) = self.tree.nodes.get(&ino) else { return false };
         let mut trial = Judge::new(self.expect, self.tree);
         trial.node(id, seen, "");
-        trial.said.is_empty()
+        let is_own = |child: NodeId, ino: u64| self.expect.inos.get(&child).is_none_or(|number| *number == ino);
+        let had = |name: &[u8], ino: u64| self.bindings(id, name).any(|child| is_own(child, ino));
+        trial.said.is_empty() && seen.entries.iter().all(|(name, ino)| had(name, *ino))
     }
 
     /// Takes entries of lost+found, put there by a repair or an interrupted exchange, as found, and directories with
