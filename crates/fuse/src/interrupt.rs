@@ -60,7 +60,11 @@ struct Latest<T> {
 }
 
 impl<T: PartialEq> Latest<T> {
+    /// Keeps an item, unless it is kept already.
     fn keep(&mut self, item: T) {
+        if self.contains(&item) {
+            return;
+        }
         match self.kept.get_mut(self.next) {
             Some(oldest) => *oldest = item,
             None => self.kept.push(item),
@@ -86,7 +90,7 @@ impl Interrupts {
     pub(crate) fn watch(&self, unique: u64, caller: u32) -> Watched<'_> {
         let mut state = self.state();
         let flag = state.spare.pop().unwrap_or_default();
-        if state.early.contains(&unique) && !state.callers.contains(&caller) {
+        if state.early.contains(&unique) {
             state.callers.keep(caller);
         }
         flag.store(state.callers.contains(&caller), Ordering::Relaxed);
@@ -104,9 +108,7 @@ impl Interrupts {
         };
         running.flag.store(true, Ordering::Relaxed);
         let caller = running.caller;
-        if !state.callers.contains(&caller) {
-            state.callers.keep(caller);
-        }
+        state.callers.keep(caller);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -156,8 +156,8 @@ impl<F: Format> Op<'_, F> {
     }
 
     /// Puts attributes as [`Self::put`] does, after `first`, which drops pages that the change makes needless. Between
-    /// the two no other op tells of the inode, and a sync that begins in between waits: it makes the change durable,
-    /// where it does not find the pages any more. False, and nothing has changed, if `first` returns false.
+    /// the two no other op tells of the inode, and a sync waits: it no longer finds the pages, and has to make the
+    /// change durable instead. Returns false, without a change, if `first` returns false.
     pub(crate) fn put_after(
         &mut self,
         inode: &Shared<F>,
