@@ -94,19 +94,37 @@ impl<F: Format> Files<F> {
         self.note_overhang(inode, true);
         let progress = loop {
             self.wait_for_cut(inode, size);
-            let mut admission = Admission::none();
-            let mut op = self.begin(OpKind::Unmap, &mut admission)?;
-            if !op.put_after(inode, || self.try_cut(inode, size, edges), change)? {
-                op.end(&[]);
-                continue;
+            let drop_pages = || self.try_cut(inode, size, edges);
+            if let Some(progress) = self.begin_to_unmap(inode, (from, None), drop_pages, change)? {
+                break progress;
             }
-            let progress = op.unmap(&inode.node, from, None, UNMAP_BLOCKS_MAX, false)?;
-            op.end(&[inode]);
-            break progress;
         };
         self.unmap_rest(inode, from, None, false, progress)?;
         self.note_overhang(inode, false);
         Ok(())
+    }
+
+    /// Makes `change` after `drop_pages`, and unmaps blocks of `from..to`, all in one op. Returns `None`, without a
+    /// change, if `drop_pages` returns false.
+    fn begin_to_unmap(
+        &self,
+        inode: &Shared<F>,
+        (from, to): (Lbn, Option<Lbn>),
+        drop_pages: impl FnOnce() -> bool,
+        change: impl Fn(&mut Attr),
+    ) -> Result<Option<Progress>> {
+        let mut admission = Admission::none();
+        let mut op = self.begin(OpKind::Unmap, &mut admission)?;
+        if !op.put_after(inode, drop_pages, change)? {
+            op.end(&[]);
+            return Ok(None);
+        }
+        let progress = match to.is_none_or(|to| from < to) {
+            true => op.unmap(&inode.node, from, to, UNMAP_BLOCKS_MAX, false)?,
+            false => Progress::Done,
+        };
+        op.end(&[inode]);
+        Ok(Some(progress))
     }
 
     /// Makes `change`, which shortens a file to `size`, and drops its pages behind that. The format learns of it later.
@@ -434,18 +452,10 @@ impl<F: Format> Files<F> {
         };
         let progress = loop {
             self.wait_settled(inode, first, last);
-            let mut admission = Admission::none();
-            let mut op = self.begin(OpKind::Unmap, &mut admission)?;
-            if !op.put_after(inode, || self.try_discard_for_hole(inode, (first, last), edges, newer), change)? {
-                op.end(&[]);
-                continue;
+            let drop_pages = || self.try_discard_for_hole(inode, (first, last), edges, newer);
+            if let Some(progress) = self.begin_to_unmap(inode, (first, Some(last)), drop_pages, change)? {
+                break progress;
             }
-            let progress = match first < last {
-                true => op.unmap(&inode.node, first, Some(last), UNMAP_BLOCKS_MAX, false)?,
-                false => Progress::Done,
-            };
-            op.end(&[inode]);
-            break progress;
         };
         self.unmap_rest(inode, first, Some(last), false, progress)
     }
