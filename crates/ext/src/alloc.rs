@@ -25,6 +25,7 @@ use std::time::Duration;
 
 use moafs_disk::{Buf, Kind};
 use moafs_runtime::leaf::Mutex;
+use moafs_vfs::format::Reservations;
 use moafs_vfs::types::{BlockAddr, BlockRun};
 use moafs_vfs::{Error, Result};
 
@@ -127,13 +128,29 @@ impl GroupState {
     }
 }
 
-/// Blocks promised by admissions.
+/// Blocks and inodes promised by admissions.
 #[derive(Debug, Default)]
-pub struct Promised(AtomicU64);
+struct Promises {
+    blocks: u64,
+    inodes: u64,
+}
 
-impl moafs_vfs::format::Reservations for Promised {
-    fn release(&self, blocks: u64) {
-        self.0.fetch_sub(blocks, Ordering::Relaxed);
+/// The promises of a volume, to which admissions return.
+#[derive(Debug, Default)]
+pub struct Promised(Mutex<Promises>);
+
+impl Promised {
+    fn blocks(&self) -> u64 {
+        self.0.lock().blocks
+    }
+}
+
+impl Reservations for Promised {
+    fn release(&self, blocks: u64, inodes: u64) {
+        let mut promised = self.0.lock();
+        debug_assert!(blocks <= promised.blocks && inodes <= promised.inodes, "more comes back than was promised");
+        promised.blocks = promised.blocks.saturating_sub(blocks);
+        promised.inodes = promised.inodes.saturating_sub(inodes);
     }
 }
 
@@ -355,7 +372,7 @@ impl Alloc {
         // Data on their way are promised as well, or leave as many blocks elsewhere.
         let in_flight = self.in_flight.lock().len();
         let BlockTotals { free, freeing } = *self.blocks.lock();
-        (free + freeing + in_flight).saturating_sub(self.promised.0.load(Ordering::Relaxed))
+        (free + freeing + in_flight).saturating_sub(self.promised.blocks())
     }
 
     /// Notes that a run that was handed out is for data on their way to the device.
@@ -380,7 +397,7 @@ impl Alloc {
 
     /// Returns the number of blocks that are free and not promised.
     pub fn spare_blocks(&self) -> u64 {
-        self.free_blocks().saturating_sub(self.promised.0.load(Ordering::Relaxed))
+        self.free_blocks().saturating_sub(self.promised.blocks())
     }
 
     /// Returns the number of blocks and inodes that a commit would make reusable. They are counted
@@ -395,17 +412,22 @@ impl Alloc {
         self.freeing() > 0
     }
 
-    /// Promises `blocks` if this many can be handed out now and `keep` stay free. Data on their way count twice here:
-    /// their blocks are not free any more, and what was promised for them is given back when a file maps them.
+    /// Promises `blocks` and `inodes` if this many can be handed out now and `keep` blocks stay free. Data on their way
+    /// count twice here: their blocks are not free any more, and what was promised for them is given back when a file
+    /// maps them.
     pub fn promise(&self, blocks: u64, inodes: u64, keep: u64) -> Option<Arc<Promised>> {
-        if self.free_inodes.load(Ordering::SeqCst) < inodes {
+        // What is handed out is taken first, and its promise ends after that: under the lock that ends it, no caller
+        // sees the one without the other.
+        let mut promised = self.promised.0.lock();
+        let (all_blocks, all_inodes) = (promised.blocks.saturating_add(blocks), promised.inodes.saturating_add(inodes));
+        let fits_blocks = blocks == 0 || all_blocks.saturating_add(keep) <= self.free_blocks();
+        let fits_inodes = inodes == 0 || all_inodes <= self.free_inodes.load(Ordering::SeqCst);
+        if !(fits_blocks && fits_inodes) {
             return None;
         }
-        let free = self.free_blocks();
-        let fits = |all: u64| all.saturating_add(keep) <= free;
-        let claim = |promised: u64| Some(promised.saturating_add(blocks)).filter(|all| fits(*all));
-        let promised = self.promised.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, claim);
-        (blocks == 0 || promised.is_ok()).then(|| Arc::clone(&self.promised))
+        (promised.blocks, promised.inodes) = (all_blocks, all_inodes);
+        drop(promised);
+        Some(Arc::clone(&self.promised))
     }
 
     // -- blocks
@@ -648,7 +670,7 @@ impl Alloc {
         self.note_expectant(&mut state.counts, directory);
         self.note_stale(group, &mut state, Stale::INODES);
         self.directories.fetch_add(directory.into(), Ordering::Relaxed);
-        self.free_inodes.fetch_sub(1, Ordering::Relaxed);
+        self.free_inodes.fetch_sub(1, Ordering::SeqCst);
         Ok(Some(NewInode { ino: self.geo.inode_at(group, index), level, table }))
     }
 

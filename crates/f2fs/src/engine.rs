@@ -221,7 +221,7 @@ impl Format for F2fs {
         if !self.space.promise(blocks) {
             return Err(Error::Posix(libc::ENOSPC));
         }
-        let admission = Admission::new(blocks, space::keeper(&self.space));
+        let admission = Admission::new(blocks, 0, space::keeper(&self.space));
         if blocks > data_blocks && !self.has_node_ids(data_blocks) {
             return Err(Error::Posix(libc::ENOSPC));
         }

@@ -115,24 +115,26 @@ pub enum SpaceClass {
 /// Space promised by [`Format::admit`]. The unspent part goes back when it is dropped.
 pub struct Admission {
     blocks: u64,
+    inodes: u64,
     give_back: Option<Arc<dyn Reservations>>,
 }
 
-/// A format's counter of promised blocks, to which reservations return.
+/// A format's counter of promised blocks and inodes, to which reservations return.
 pub trait Reservations: Send + Sync {
-    /// Takes back `blocks` promised blocks that are not needed any more, or have become allocated ones.
-    fn release(&self, blocks: u64);
+    /// Takes back promised blocks and inodes that are not needed any more, or have become allocated ones.
+    fn release(&self, blocks: u64, inodes: u64);
 }
 
 impl Admission {
     /// Returns an empty admission, for ops that need no space.
     pub fn none() -> Admission {
-        Admission { blocks: 0, give_back: None }
+        Admission { blocks: 0, inodes: 0, give_back: None }
     }
 
-    /// Wraps `blocks` that a format has just counted as promised.
-    pub fn new(blocks: u64, give_back: Arc<dyn Reservations>) -> Admission {
-        Admission { blocks, give_back: Some(give_back) }
+    /// Wraps `blocks` and `inodes` that a format has just counted as promised. (A format whose inodes are blocks counts
+    /// them among these.)
+    pub fn new(blocks: u64, inodes: u64, give_back: Arc<dyn Reservations>) -> Admission {
+        Admission { blocks, inodes, give_back: Some(give_back) }
     }
 
     /// Returns the number of blocks still promised.
@@ -144,15 +146,26 @@ impl Admission {
     pub fn spend(&mut self, blocks: u64) {
         let spent = blocks.min(self.blocks);
         self.blocks -= spent;
-        if let (Some(to), true) = (&self.give_back, spent > 0) {
-            to.release(spent);
+        self.release(spent, 0);
+    }
+
+    /// Spends up to `inodes`: they have become allocated (or are not needed).
+    pub fn spend_inodes(&mut self, inodes: u64) {
+        let spent = inodes.min(self.inodes);
+        self.inodes -= spent;
+        self.release(0, spent);
+    }
+
+    fn release(&self, blocks: u64, inodes: u64) {
+        if let (Some(to), true) = (&self.give_back, blocks + inodes > 0) {
+            to.release(blocks, inodes);
         }
     }
 
     /// Takes over another admission's promise.
     pub fn absorb(&mut self, mut other: Admission) {
-        self.blocks += other.blocks;
-        other.blocks = 0;
+        self.blocks += std::mem::take(&mut other.blocks);
+        self.inodes += std::mem::take(&mut other.inodes);
         if self.give_back.is_none() {
             self.give_back = other.give_back.take();
         }
@@ -162,13 +175,13 @@ impl Admission {
     pub fn split(&mut self, blocks: u64) -> Admission {
         let taken = blocks.min(self.blocks);
         self.blocks -= taken;
-        Admission { blocks: taken, give_back: self.give_back.clone() }
+        Admission { blocks: taken, inodes: 0, give_back: self.give_back.clone() }
     }
 }
 
 impl Drop for Admission {
     fn drop(&mut self) {
-        self.spend(self.blocks);
+        self.release(self.blocks, self.inodes);
     }
 }
 

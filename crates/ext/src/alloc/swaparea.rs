@@ -10,8 +10,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use moafs_runtime::leaf::atomic::Ordering;
 use moafs_vfs::Result;
+use moafs_vfs::format::Reservations as _;
 use moafs_vfs::swap_space::{Account, Group, SwapSpace, Where};
 use moafs_vfs::types::{BlockAddr, BlockRun};
 
@@ -140,7 +140,7 @@ impl SwapSpace for SwapRoom {
 
     fn release(&self, blocks: u64) {
         let released = self.account.release(blocks);
-        self.alloc.promised.0.fetch_sub(released, Ordering::Relaxed);
+        self.alloc.promised.release(released, 0);
     }
 
     fn take(&self, at: Where, len: u32, granule: u32) -> Result<Option<BlockRun>> {

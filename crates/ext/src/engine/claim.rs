@@ -60,7 +60,7 @@ impl Ext {
         let unpromised = space.unpromised_blocks();
         let Some(promised) = self.alloc.promise(unpromised, 0, move_floor(&self.geo)) else { return Ok(None) };
         // Held until the runs are taken: promises to others meanwhile are counted without these blocks.
-        let _held = Admission::new(unpromised, promised);
+        let _held = Admission::new(unpromised, 0, promised);
         let mut level = Level::NONE;
         for (at, claim) in space.claims.iter().enumerate() {
             match self.alloc.claim(claim.group, claim.run) {

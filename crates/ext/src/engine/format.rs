@@ -209,7 +209,7 @@ impl Format for Ext {
         loop {
             let freeing = self.alloc.freeing();
             if let Some(promised) = self.alloc.promise(blocks, need.inodes, keep) {
-                return Ok(Admission::new(blocks, promised));
+                return Ok(Admission::new(blocks, need.inodes, promised));
             }
             if freeing == 0 {
                 return Err(no_space());

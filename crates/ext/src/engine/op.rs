@@ -294,7 +294,6 @@ impl<'a> ExtOp<'a> {
                     return Ok(found);
                 }
             }
-            // Inodes are not promised: another op may have been faster since the admission.
             // With a journal numbers are free at once, and no commit can be waited for within an op.
             if freeing == 0 || ext.meta.has_journal() {
                 return Err(no_space());
@@ -453,6 +452,8 @@ impl FormatOp for ExtOp<'_> {
         let directory = attr.kind == FileKind::Directory;
         self.touch(parent)?;
         let new = self.pick_inode(parent, directory)?;
+        // Not before: between the two the inode would be promised to another caller.
+        self.admission.spend_inodes(1);
         let NewInode { ino, level: bits, .. } = new;
         self.ext.recovery.note_new(ino);
         let made = self.new_inode(new, parent, attr, target);

@@ -49,7 +49,7 @@ pub struct Meta {
 struct Promised(AtomicU64);
 
 impl Reservations for Promised {
-    fn release(&self, blocks: u64) {
+    fn release(&self, blocks: u64, _inodes: u64) {
         self.0.fetch_sub(blocks, Ordering::SeqCst);
     }
 }
@@ -530,7 +530,7 @@ impl Format for Toy {
             return Err(Error::Posix(libc::ENOSPC));
         }
         self.promised.0.fetch_add(blocks, Ordering::SeqCst);
-        Ok(Admission::new(blocks, Arc::clone(&self.promised) as _))
+        Ok(Admission::new(blocks, 0, Arc::clone(&self.promised) as _))
     }
     fn begin<'a>(&'a self, kind: OpKind, admission: &'a mut Admission) -> Result<ToyOp<'a>> {
         if let Some(reason) = self.failed() {

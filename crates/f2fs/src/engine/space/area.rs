@@ -401,7 +401,7 @@ impl MainArea {
 }
 
 impl Reservations for MainArea {
-    fn release(&self, blocks: u64) {
+    fn release(&self, blocks: u64, _inodes: u64) {
         let mut state = self.state();
         state.promised = state.promised.saturating_sub(blocks);
     }
