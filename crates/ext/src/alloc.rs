@@ -416,8 +416,8 @@ impl Alloc {
     /// count twice here: their blocks are not free any more, and what was promised for them is given back when a file
     /// maps them.
     pub fn promise(&self, blocks: u64, inodes: u64, keep: u64) -> Option<Arc<Promised>> {
-        // What is handed out is taken first, and its promise ends after that: under the lock that ends it, no caller
-        // sees the one without the other.
+        // Blocks and inodes are taken before their promise ends: under the lock that ends it, no caller counts fewer
+        // promises than there are, beside what is free.
         let mut promised = self.promised.0.lock();
         let (all_blocks, all_inodes) = (promised.blocks.saturating_add(blocks), promised.inodes.saturating_add(inodes));
         let fits_blocks = blocks == 0 || all_blocks.saturating_add(keep) <= self.free_blocks();

@@ -78,6 +78,7 @@ use moafs_vfs::format::{
     Admission, CommitPoint, CommitReason, DirSink, Format, Idle, MapShape, Neighbour, OpKind, RoomSearch, Shape,
     SpaceClass, SpaceRequest, Survey, SyncScope, VolumeSpace,
 };
+use moafs_vfs::full_host::wait_for_host;
 use moafs_vfs::plan::{DirtyView, Plan, PlannedWrite, WritebackReason};
 use moafs_vfs::swap_space::SwapSpace;
 use moafs_vfs::types::{Attr, BlockRun, Cookie, Dentry, FileRange, Ino, Lbn, LbnRange, Mapping, Name, XattrKey};
@@ -291,7 +292,7 @@ impl Format for F2fs {
         // The names that lead to the file must be durable as well, those of the directories above
         // included.
         if !self.reaches(CommitPoint(self.moved.load(Ordering::Acquire))) {
-            return self.checkpoint(false);
+            return wait_for_host(&self.rt, || self.checkpoint(false));
         }
         self.sync_file(node, upto, data)
     }
@@ -301,7 +302,8 @@ impl Format for F2fs {
         if self.shape.read_only.is_some() {
             return Ok(());
         }
-        self.checkpoint(why == CommitReason::Unmount)?;
+        let checkpoint = || self.checkpoint(why == CommitReason::Unmount);
+        if why.waits_for_host() { wait_for_host(&self.rt, checkpoint) } else { checkpoint() }?;
         self.flush()
     }
 

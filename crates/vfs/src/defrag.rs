@@ -539,9 +539,9 @@ impl<F: Format> Walk<'_, F> {
             if decided.contains(ino) {
                 continue;
             }
-            let plan = match self.volume.plan_with_room(WritebackReason::Move(*ino), &view, &mut RoomSearch::default())
-            {
-                Ok(plan) => plan,
+            let mut search = RoomSearch::default();
+            let plan = match self.volume.plan_with_room(WritebackReason::Move(*ino), &view, &mut search, || ()) {
+                Ok(((), plan)) => plan,
                 Err(Error::Stale(_)) => continue,
                 Err(error) => {
                     self.abandon(&planned);

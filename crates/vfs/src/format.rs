@@ -241,6 +241,15 @@ pub enum OpKind {
 }
 
 impl OpKind {
+    /// Returns true for the ops of clients: they wait for room on a full host before they begin. Write-back and reaping
+    /// try again later.
+    pub fn waits_for_host(self) -> bool {
+        match self {
+            OpKind::Place | OpKind::Unmap | OpKind::Attr => false,
+            OpKind::Create | OpKind::Link | OpKind::Unlink | OpKind::Rename | OpKind::Exchange | OpKind::Xattr => true,
+        }
+    }
+
     /// The most inodes whose attributes one op puts: what a format admits for it stays small.
     pub const ATTR_INODES_MAX: usize = 16;
 }
@@ -275,6 +284,16 @@ pub enum CommitReason {
     Pressure,
     /// The volume is about to be closed.
     Unmount,
+}
+
+impl CommitReason {
+    /// Returns true if a program waits for the commit, and so for room on a full host. The others try again later.
+    pub fn waits_for_host(self) -> bool {
+        match self {
+            CommitReason::Sync | CommitReason::Unmount => true,
+            CommitReason::Age | CommitReason::Pressure => false,
+        }
+    }
 }
 
 /// The use of the volume, which limits background work.

@@ -228,14 +228,7 @@ impl<F: Format> Namespace<F> {
         if let Some(done) = self.change_in_place(need.inodes, class, &mut change)? {
             return Ok(done);
         }
-        let no_space = match self.admit(need, class) {
-            Ok(mut admitted) => return change(&mut admitted),
-            Err(error) => error,
-        };
-        // The space that was made may suffice for an inode.
-        let may_fit = need.inodes > 0 && no_space.errno() == libc::ENOSPC && !no_space.is_host_full();
-        let done = if may_fit { self.change_in_place(need.inodes, class, &mut change)? } else { None };
-        done.ok_or(no_space)
+        change(&mut self.admit_or_in_place(need, class)?)
     }
 
     /// Changes names in the blocks that the directories have; `None` if there is no room for that.

@@ -12,6 +12,7 @@ use moafs_runtime::lock::Mutex;
 use crate::admission::Admitted;
 use crate::error::{Error, Result};
 use crate::format::{CommitReason, Format, SpaceClass, SpaceRequest};
+use crate::full_host::wait_for_host;
 use crate::layer::layer;
 use crate::plan::WritebackReason;
 use crate::write_back::WriteBack;
@@ -56,10 +57,36 @@ impl<F: Format> Pressure<F> {
     /// # Errors
     /// ENOSPC if there is none after everything that could be written or freed has been.
     pub(crate) fn admit(&self, need: SpaceRequest, class: SpaceClass) -> Result<Admitted<'_, F>> {
+        self.admit_or(need, class, || Ok(None))
+    }
+
+    /// Reserves space for names as [`Self::admit`] does. If all that can be freed is too little, inodes without blocks
+    /// for their names will do.
+    pub(crate) fn admit_or_in_place(&self, need: SpaceRequest, class: SpaceClass) -> Result<Admitted<'_, F>> {
+        self.admit_or(need, class, || if need.inodes > 0 { self.admit_in_place(need.inodes, class) } else { Ok(None) })
+    }
+
+    /// Reserves space; `less` makes a smaller reservation, and is called when nothing is left that could be freed.
+    fn admit_or<'a>(
+        &'a self,
+        need: SpaceRequest,
+        class: SpaceClass,
+        less: impl Fn() -> Result<Option<Admitted<'a, F>>>,
+    ) -> Result<Admitted<'a, F>> {
         if let Some(admitted) = self.admit_at_once(need, class)? {
             return Ok(admitted);
         }
         self.tally.pressure_commits.fetch_add(1, Ordering::Relaxed);
+        // Not under the lock: each caller waits for its own time.
+        wait_for_host(&self.rt, || self.free_until_admitted(need, class, &less))
+    }
+
+    fn free_until_admitted<'a>(
+        &'a self,
+        need: SpaceRequest,
+        class: SpaceClass,
+        less: &impl Fn() -> Result<Option<Admitted<'a, F>>>,
+    ) -> Result<Admitted<'a, F>> {
         let seen = self.rounds.load(Ordering::SeqCst);
         let mut last = self.last.lock();
         let mut waits = 0;
@@ -80,6 +107,13 @@ impl<F: Format> Pressure<F> {
                 self.wait_for_flights();
                 continue;
             }
+            if let Some(admitted) = less()? {
+                return Ok(admitted);
+            }
+            // A caller that has just removed a file may have taken what another one's removal gave back.
+            if self.has_ripe() {
+                continue;
+            }
             // Others may give back what they will not use, or what their blocks took that have a place now; other tasks
             // may be reaping, and the kernel may be about to forget removed files.
             let others =
@@ -90,7 +124,10 @@ impl<F: Format> Pressure<F> {
             waits += 1;
         }
         // The last of the others may have ended while this call looked for them.
-        self.admit_at_once(need, class)?.ok_or(Error::Posix(libc::ENOSPC))
+        match self.admit_at_once(need, class)? {
+            Some(admitted) => Ok(admitted),
+            None => less()?.ok_or(Error::Posix(libc::ENOSPC)),
+        }
     }
 
     /// Reaps, writes back and commits everything that can be.

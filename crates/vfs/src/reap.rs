@@ -12,11 +12,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use moafs_runtime::leaf::Mutex;
 use moafs_runtime::leaf::atomic::Ordering;
 use moafs_runtime::lock::{ReadGuard, RwLock};
-use moafs_runtime::{Event, Rt};
+use moafs_runtime::{Event, Rt, Time};
 
 use crate::error::Result;
 use crate::format::{Admission, Format, FormatOp, OpKind, Progress};
@@ -29,6 +30,10 @@ use crate::unmap::{LBN_END, UNMAP_BLOCKS_MAX};
 
 /// Unused unlinked inodes that may wait before the syncer is woken early.
 const WAITING_MAX: usize = 128;
+
+/// The pause after which an orphan is tried again that could not be reaped since the device cannot read what belongs to
+/// it. A bad sector takes long, and callers that are short of space do not wait for it.
+const RETRY: Duration = Duration::from_secs(5);
 
 /// The most removed files of which a caller that asks for free space finds out whether they are in use: each costs a
 /// call to the kernel. The others count as used until they are forgotten.
@@ -56,6 +61,8 @@ struct Ripe<N> {
     uncounted: BTreeSet<Ino>,
     /// The orphans being reaped now.
     reaping: BTreeMap<Ino, Arc<Inode<N>>>,
+    /// The waiting orphans that could not be reaped, each with the time from which on it is tried again.
+    unreadable: BTreeMap<Ino, Time>,
 }
 
 impl<N> Ripe<N> {
@@ -74,6 +81,13 @@ impl<N> Ripe<N> {
         }
     }
 
+    /// Returns the first waiting orphan that no task is looking at, and that may be tried now.
+    fn next(&self, now: Time) -> Option<Ino> {
+        let may_go =
+            |ino: &&Ino| !self.reaping.contains_key(ino) && self.unreadable.get(ino).is_none_or(|from| *from <= now);
+        self.waiting.keys().find(may_go).copied()
+    }
+
     /// Ends the waiting of an orphan.
     fn take(&mut self, ino: Ino) {
         match self.waiting.remove(&ino) {
@@ -86,7 +100,13 @@ impl<N> Ripe<N> {
 
 impl<N> ReapQueue<N> {
     fn new(rt: Rt) -> Self {
-        let ripe = Ripe { waiting: BTreeMap::new(), blocks: 0, uncounted: BTreeSet::new(), reaping: BTreeMap::new() };
+        let ripe = Ripe {
+            waiting: BTreeMap::new(),
+            blocks: 0,
+            uncounted: BTreeSet::new(),
+            reaping: BTreeMap::new(),
+            unreadable: BTreeMap::new(),
+        };
         ReapQueue {
             orphans: Mutex::new(BTreeMap::new()),
             ripe: Mutex::new(ripe),
@@ -219,6 +239,7 @@ impl<F: Format> Reaper<F> {
 
     /// Releases all holds, so that all orphans are reaped.
     pub(crate) fn release_all_orphans(&self) {
+        self.reap_queue.ripe.lock().unreadable.clear();
         let inos: Vec<Ino> = self.reap_queue.orphans.lock().keys().copied().collect();
         for ino in inos {
             self.table.release(ino, u64::MAX);
@@ -227,14 +248,14 @@ impl<F: Format> Reaper<F> {
         let _ = self.reap_all();
     }
 
-    /// Returns true if an orphan waits to be reaped that no task is looking at. On a volume that turned read-only
+    /// Returns true if an orphan waits to be reaped that no task is looking at, and that can be read as far as known. On
+    /// a volume that turned read-only
     /// nothing is reaped any more.
     pub(crate) fn has_ripe(&self) -> bool {
         if self.format.failed().is_some() {
             return false;
         }
-        let ripe = self.reap_queue.ripe.lock();
-        ripe.waiting.keys().any(|ino| !ripe.reaping.contains_key(ino))
+        self.reap_queue.ripe.lock().next(self.rt.now()).is_some()
     }
 
     /// Reaps all inodes that are unlinked and unused. Level 0 only.
@@ -243,16 +264,17 @@ impl<F: Format> Reaper<F> {
     /// If one has to be tried again later, since the format has no room for the op or cannot read what it needs, or if
     /// the volume turned read-only.
     pub(crate) fn reap_all(&self) -> Result<()> {
-        let (mut outcome, mut unreadable) = (Ok(()), BTreeSet::new());
+        let mut outcome = Ok(());
         loop {
             self.check_writable()?;
-            let Some(inode) = self.next_ripe(&unreadable) else { return outcome };
+            let Some(inode) = self.next_ripe() else { return outcome };
             match self.reap(&inode) {
                 Ok(true) => drop(self.tally.reaped.fetch_add(1, Ordering::Relaxed)),
                 Ok(false) => {}
                 Err(error) if error.errno() == libc::ENOSPC => return Err(error),
                 Err(error) => {
-                    unreadable.insert(inode.ino);
+                    let from = self.rt.now() + RETRY;
+                    self.reap_queue.ripe.lock().unreadable.insert(inode.ino, from);
                     outcome = outcome.and(Err(error));
                 }
             }
@@ -267,6 +289,7 @@ impl<F: Format> Reaper<F> {
             let mut orphans = self.reap_queue.orphans.lock();
             let mut ripe = self.reap_queue.ripe.lock();
             ripe.reaping.remove(&inode.ino);
+            ripe.unreadable.remove(&inode.ino);
             if again {
                 orphans.insert(inode.ino, Arc::clone(inode));
                 ripe.wait(inode.ino, blocks);
@@ -281,13 +304,12 @@ impl<F: Format> Reaper<F> {
         !self.reap_queue.ripe.lock().reaping.is_empty()
     }
 
-    /// Takes the next inode to be reaped, none of these. One that another task is just finding in use is left to that
-    /// task.
-    fn next_ripe(&self, but: &BTreeSet<Ino>) -> Option<Shared<F>> {
+    /// Takes the next inode to be reaped. One that another task is just finding in use is left to that task.
+    fn next_ripe(&self) -> Option<Shared<F>> {
         let orphans = self.reap_queue.orphans.lock();
         let mut ripe = self.reap_queue.ripe.lock();
         loop {
-            let ino = ripe.waiting.keys().find(|ino| !ripe.reaping.contains_key(ino) && !but.contains(ino)).copied()?;
+            let ino = ripe.next(self.rt.now())?;
             ripe.take(ino);
             if let Some(inode) = orphans.get(&ino) {
                 ripe.reaping.insert(ino, Arc::clone(inode));

@@ -253,11 +253,11 @@ impl<F: Format> WriteBack<F> {
         if self.format.failed().is_some() {
             return self.check_writable();
         }
-        // Two plans at a time would give the same pages two places, one of which is promised to other pages.
-        let _planning = self.planning.lock();
         let mut search = RoomSearch::default();
         loop {
-            let plan = match self.plan_with_room(due, self.dirty_view(), &mut search) {
+            // Two plans at a time would give the same pages two places, one of which is promised to other pages.
+            let planned = self.plan_with_room(due, self.dirty_view(), &mut search, || self.planning.lock());
+            let (_planning, plan) = match planned {
                 // The file was reaped while the format was looking.
                 Err(Error::Stale(_)) if self.table.peek(due.ino()).is_none_or(|inode| self.is_abandoned(&inode)) => {
                     return Ok(());
@@ -273,18 +273,21 @@ impl<F: Format> WriteBack<F> {
         }
     }
 
-    /// Makes room, and returns the format's plan: the first one that found any.
-    pub(crate) fn plan_with_room(
+    /// Makes room, and returns the format's plan: the first one that found any. Plans are made under the guard that
+    /// `lock` takes, but no room is: that may wait for the device.
+    pub(crate) fn plan_with_room<G>(
         &self,
         due: WritebackReason,
         dirty: &dyn DirtyView<F::Node>,
         search: &mut RoomSearch,
-    ) -> Result<Plan> {
+        lock: impl Fn() -> G,
+    ) -> Result<(G, Plan)> {
         loop {
             self.format.make_room(due, dirty, search)?;
+            let guard = lock();
             match self.format.plan(due, dirty) {
                 Err(Error::Posix(libc::ENOSPC)) => search.found_none(),
-                planned => return planned,
+                planned => return planned.map(|plan| (guard, plan)),
             }
         }
     }

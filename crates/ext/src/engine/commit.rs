@@ -84,7 +84,7 @@ impl Ext {
         let credits = op::credits(kind);
         if self.meta.is_long(credits) {
             let sweep = || self.sweep(self.meta.highest());
-            if op::waits_for_host(kind) { self.meta.wait_for_host(sweep) } else { sweep() }?;
+            if kind.waits_for_host() { self.meta.wait_for_host(sweep) } else { sweep() }?;
         }
         Ok(ExtOp::new(self, kind, admission, self.meta.enter(credits)))
     }

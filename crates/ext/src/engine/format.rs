@@ -214,7 +214,7 @@ impl Format for Ext {
             if freeing == 0 {
                 return Err(no_space());
             }
-            self.meta.wait_for_host(|| self.finish_freeing(freeing))?;
+            self.finish_freeing(freeing)?;
         }
     }
 
@@ -289,8 +289,8 @@ impl Format for Ext {
         self.health.watch(flushed)
     }
 
-    fn commit(&self, _why: CommitReason) -> Result<()> {
-        self.meta.wait_for_host(|| self.commit_all())
+    fn commit(&self, why: CommitReason) -> Result<()> {
+        if why.waits_for_host() { self.meta.wait_for_host(|| self.commit_all()) } else { self.commit_all() }
     }
 
     fn settle_names(&self) -> Result<()> {

@@ -73,15 +73,6 @@ pub(super) fn credits(kind: OpKind) -> u64 {
     }
 }
 
-/// Returns true for the ops of clients. They wait for room on a full host before they begin, where they have to;
-/// write-back and reaping try again later.
-pub(super) fn waits_for_host(kind: OpKind) -> bool {
-    match kind {
-        OpKind::Place | OpKind::Unmap | OpKind::Attr => false,
-        OpKind::Create | OpKind::Link | OpKind::Unlink | OpKind::Rename | OpKind::Exchange | OpKind::Xattr => true,
-    }
-}
-
 /// The conditions for the end of a name.
 #[derive(Debug, Clone, Copy)]
 struct NameEnd {
@@ -587,6 +578,8 @@ impl FormatOp for ExtOp<'_> {
         freed.into_iter().try_for_each(|freed| self.ext.alloc.free(needs, freed))?;
         if file_acl != 0 {
             self.ext.release_xattr_block(node, file_acl, needs)?;
+            // If a later step fails this is tried again, and others may use the block.
+            node.state.lock().inode.file_acl = 0;
         }
         if self.ext.meta.has_journal() {
             self.ext.remove_orphan(node, self.ext.now_secs().max(1))?;

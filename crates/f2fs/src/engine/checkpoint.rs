@@ -17,7 +17,6 @@ use std::sync::Arc;
 
 use moafs_disk::{Buf, Cause, DiskExt, Epoch, Kind, Lba, Op, Page, Request, SECTOR, Tag};
 use moafs_vfs::format::Admission;
-use moafs_vfs::full_host::wait_for_host;
 use moafs_vfs::{Error, Result};
 
 use super::convert::copy_of;
@@ -55,9 +54,10 @@ struct Snapshot<'a> {
 
 impl F2fs {
     /// Makes everything durable that was changed before the call. Does nothing if nothing was
-    /// changed, unless `umount` says that the volume is about to be closed.
+    /// changed, unless `umount` says that the volume is about to be closed. One attempt: a caller that
+    /// waits for a full host repeats all that it does, so that no lock is held meanwhile.
     pub(super) fn checkpoint(&self, umount: bool) -> Result<()> {
-        wait_for_host(&self.rt, || self.checkpoint_as(&mut self.writer.lock(), umount))
+        self.checkpoint_as(&mut self.writer.lock(), umount)
     }
 
     pub(super) fn checkpoint_as(&self, writer: &mut Writer, umount: bool) -> Result<()> {

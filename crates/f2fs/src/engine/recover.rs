@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use moafs_disk::{Buf, Cause, Kind, Tag};
 use moafs_vfs::format::{Admission, Progress};
+use moafs_vfs::full_host::wait_for_host;
 use moafs_vfs::types::{FileKind, Name};
 use moafs_vfs::{Error, Result};
 
@@ -74,7 +75,7 @@ impl F2fs {
         if files > 0 {
             // Nodes that are fsynced from now on must not lead to those that are given up.
             self.changed();
-            self.checkpoint(false)?;
+            wait_for_host(&self.rt, || self.checkpoint(false))?;
         }
         Ok(files)
     }
@@ -114,7 +115,7 @@ impl F2fs {
             self.rename_recovered(ino)?;
         }
         self.changed();
-        self.checkpoint(false)
+        wait_for_host(&self.rt, || self.checkpoint(false))
     }
 
     /// Returns the inodes that the checkpoint has, or the chain makes: of others it tells too little.

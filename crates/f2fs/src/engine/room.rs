@@ -15,6 +15,7 @@ use std::sync::atomic::Ordering;
 
 use moafs_runtime::Time;
 use moafs_vfs::format::{Idle, OpKind, RoomSearch};
+use moafs_vfs::full_host::wait_for_host;
 use moafs_vfs::{Error, Result};
 
 use super::space::Ticket;
@@ -84,6 +85,11 @@ impl F2fs {
         if may_unlink && self.orphans.lock().len() + ORPHANS_SPARE > self.orphans_max {
             return Err(Error::Posix(libc::ENOSPC));
         }
+        let attempt = || self.find_room_for(kind);
+        if kind.waits_for_host() { wait_for_host(&self.rt, attempt) } else { attempt() }
+    }
+
+    fn find_room_for(&self, kind: OpKind) -> Result<Ticket> {
         let beyond = if makes_fuller(kind) { FOR_DELETING } else { Blocks::default() };
         let mut search = RoomSearch::default();
         loop {
@@ -167,9 +173,9 @@ impl F2fs {
         let dirty = self.nodes.dirty_count() + self.owned.dirty_count();
         if self.is_long(dirty) {
             if makes_fuller(kind) {
-                return self.checkpoint(false);
+                return wait_for_host(&self.rt, || self.checkpoint(false));
             }
-            let done = self.checkpoint_as(&mut self.writer.lock(), false);
+            let done = self.checkpoint(false);
             return if done.as_ref().is_err_and(Error::is_host_full) { Ok(()) } else { done };
         }
         if !self.wants_checkpoint.load(Ordering::Relaxed) && self.is_long(2 * dirty) {

@@ -97,6 +97,8 @@ pub struct Toy {
     pub unmappable: Mutex<Option<Ino>>,
     /// If set, the inode whose attributes and map cannot be read to be changed.
     pub unreadable: Mutex<Option<Ino>>,
+    /// Number of attempts to read it.
+    pub unread: AtomicU64,
     /// If true, no directory has room for a name, and no inode for an attribute.
     pub cramped: AtomicBool,
     /// If set, `sync_inode` makes durable the changes up to the commit point asked for, and no others.
@@ -214,6 +216,7 @@ impl Toy {
             reallocates: AtomicBool::new(false),
             unmappable: Mutex::new(None),
             unreadable: Mutex::new(None),
+            unread: AtomicU64::new(0),
             cramped: AtomicBool::new(false),
             history: Mutex::new(None),
             stall: Mutex::new(None),
@@ -680,7 +683,11 @@ impl Toy {
 
 impl ToyOp<'_> {
     fn check_readable(&self, node: &ToyNode) -> Result<()> {
-        if *self.toy.unreadable.lock() == Some(node.0) { Err(Error::Posix(libc::EIO)) } else { Ok(()) }
+        if *self.toy.unreadable.lock() != Some(node.0) {
+            return Ok(());
+        }
+        self.toy.unread.fetch_add(1, Ordering::Relaxed);
+        Err(Error::Posix(libc::EIO))
     }
 
     fn check_room(&self) -> Result<()> {

@@ -500,6 +500,22 @@ fn a_removed_file_that_no_op_may_unmap_is_reaped_later() {
 }
 
 #[test]
+fn callers_short_of_space_wait_for_an_unreadable_removed_file_once() {
+    let v = Volume::live(100);
+    let (lost, f) = (v.create(ROOT, "lost"), v.create(ROOT, "f"));
+    write_all(&v, lost, 20).unwrap();
+    v.vfs.sync().unwrap();
+    let format = v.vfs.format();
+    remove(&v, "lost", lost);
+    *format.unreadable.lock() = Some(lost);
+    assert_eq!(write_all(&v, f, 100), Err(libc::ENOSPC));
+    assert_eq!(write_all(&v, f, 100), Err(libc::ENOSPC));
+    assert_eq!(format.unread.load(Ordering::Relaxed), 1, "a bad sector takes long");
+    *format.unreadable.lock() = None;
+    v.vfs.close().unwrap();
+}
+
+#[test]
 fn a_file_that_no_op_may_unmap_gets_its_new_end_and_loses_its_blocks_later() {
     let v = Volume::live(400);
     let f = v.create(ROOT, "f");
@@ -643,22 +659,27 @@ fn a_write_in_many_steps_tells_how_much_it_wrote_where_a_later_step_does_not_fit
 
 #[test]
 fn a_removed_file_whose_map_cannot_be_read_is_tried_again_and_holds_no_other_up() {
-    let v = tidy_volume();
-    let (f, g) = (v.create(ROOT, "f"), v.create(ROOT, "g"));
-    for file in [f, g] {
-        write_all(&v, file, 20).unwrap();
-    }
-    v.vfs.sync().unwrap();
-    let format = v.vfs.format();
-    remove(&v, "f", f);
-    remove(&v, "g", g);
-    *format.unreadable.lock() = Some(f);
-    v.vfs.run_background_step();
-    assert_eq!(format.used(), 20);
-    *format.unreadable.lock() = None;
-    v.vfs.run_background_step();
-    assert_eq!(format.used(), 0);
-    v.vfs.close().unwrap();
+    let virt = Virtual::new(None);
+    let rt: Rt = Arc::clone(&virt) as Rt;
+    virt.run(move || {
+        let v = Volume::shaped(400, options(), Arc::clone(&rt), |shape| shape.frees_overhang = true);
+        let (f, g) = (v.create(ROOT, "f"), v.create(ROOT, "g"));
+        for file in [f, g] {
+            write_all(&v, file, 20).unwrap();
+        }
+        v.vfs.sync().unwrap();
+        let format = v.vfs.format();
+        remove(&v, "f", f);
+        remove(&v, "g", g);
+        *format.unreadable.lock() = Some(f);
+        v.vfs.run_background_step();
+        assert_eq!(format.used(), 20);
+        *format.unreadable.lock() = None;
+        sleep_until(&*rt, rt.now() + Duration::from_secs(5));
+        v.vfs.run_background_step();
+        assert_eq!(format.used(), 0);
+        v.vfs.close().unwrap();
+    });
 }
 
 #[test]
