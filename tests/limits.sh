@@ -132,5 +132,26 @@ dd if=/dev/urandom of="$mnt/large" bs=1M count=60 conv=fsync 2>"$work/dd.log" ||
     { cat "$work/dd.log"; fail "nothing can be written though the host has room again"; }
 umount_it
 judge
+
+# A change of names that the full host keeps from becoming durable is made all the same, and shown.
+rm "$img"
+mount -o remount,size=20m "$work/host"
+make 200M
+mount_it dirsync
+mkdir "$mnt/dir"
+echo content >"$mnt/dir/old"
+ln "$mnt/dir/old" "$mnt/dir/gone"
+stat "$mnt/dir/old" "$mnt/dir/gone" >"$work/stat.log"
+dd if=/dev/zero of="$work/host/ballast" bs=1M 2>"$work/dd.log" || true
+! rm "$mnt/dir/gone" 2>"$work/full.log" || fail "a removal became durable on a full host"
+! mv "$mnt/dir/old" "$mnt/dir/new" 2>"$work/full.log" || fail "a rename became durable on a full host"
+sleep 0.5
+[ ! -e "$mnt/dir/gone" ] || fail "the kernel keeps a name that was removed"
+[ -e "$mnt/dir/new" ] && [ ! -e "$mnt/dir/old" ] || fail "the kernel keeps the names of before a rename"
+[ "$(stat -c %h "$mnt/dir/new")" = 1 ] || fail "the kernel counts a link that was removed"
+[ "$(ls "$mnt/dir" | tr '\n' ' ')" = "new " ] || fail "the kernel lists $(ls "$mnt/dir")"
+rm "$work/host/ballast"
+umount_it
+judge
 umount "$work/host"
 say "$maker: passed, a killed fallocate took $took ms"

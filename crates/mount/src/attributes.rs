@@ -1,15 +1,18 @@
-//! Tells the kernel of files that hold other sectors (`st_blocks`) than it was told, and of contents that have changed
-//! without its knowledge: by a call that failed after a part was done.
+//! Tells the kernel of files that hold other sectors (`st_blocks`) than it was told, and of contents and names that
+//! have changed without its knowledge: by a call that failed after a part was done.
 //!
 //! The kernel keeps attributes until its own requests change them, but how many sectors a file holds is known only when
-//! write-back has placed its data. [`Vfs::watch_sectors`] names such files in whichever thread has placed them, often
+//! write-back has placed its data. [`Vfs::watch_unseen`] names such files in whichever thread has placed them, often
 //! one that answers requests. Such a thread must not tell the kernel about any file: the kernel looks its inode up, and
 //! may wait for one that it is just dropping, which waits in turn for an answer to its last writes. So they only note
 //! the number here, and a thread of its own tells.
 //!
-//! [`Vfs::watch_sectors`]: moafs_vfs::Vfs::watch_sectors
+//! A name is told under the lock of its directory, which the kernel holds from the request that changes it to the
+//! answer: the thread waits until then, and so tells of it after the failure of the request.
+//!
+//! [`Vfs::watch_unseen`]: moafs_vfs::Vfs::watch_unseen
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,7 +20,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use moafs_fuse::{NodeId, Notifier};
-use moafs_vfs::types::Ino;
+use moafs_vfs::api::Unseen;
+use moafs_vfs::types::{Ino, Name};
 use parking_lot::{Condvar, Mutex};
 
 use crate::log::Log;
@@ -34,10 +38,44 @@ const AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// The longest wait of a sync until the kernel has been told of the files whose data it has placed.
 const TELLING_MAX: Duration = Duration::from_millis(200);
 
-/// Files to tell the kernel of, each with the bytes that it has to drop, if any.
-type Files = BTreeMap<Ino, Option<Range<u64>>>;
+/// The most names that wait to be told of. Each has cost a caller a sync that failed.
+const NAMES_MAX: usize = 1 << 16;
 
-/// The files that wait to be told of.
+/// All bytes of a file.
+const ALL: Range<u64> = 0..u64::MAX;
+
+/// Files and names that the kernel is told of together.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Batch {
+    /// Files, each with the bytes that the kernel has to drop, if any.
+    files: BTreeMap<Ino, Option<Range<u64>>>,
+    /// Names, each with its directory.
+    names: BTreeSet<(Ino, Box<[u8]>)>,
+}
+
+impl Batch {
+    fn is_empty(&self) -> bool {
+        self.files.is_empty() && self.names.is_empty()
+    }
+
+    fn contents(&mut self, ino: Ino, range: Range<u64>) {
+        let noted = self.files.entry(ino).or_default();
+        *noted = Some(match noted.take() {
+            Some(before) => before.start.min(range.start)..before.end.max(range.end),
+            None => range,
+        });
+    }
+}
+
+/// One thing that the kernel is told.
+#[derive(Debug, PartialEq, Eq)]
+enum Notice<'a> {
+    Attributes(Ino),
+    Contents(Ino, &'a Range<u64>),
+    Name(Ino, &'a [u8]),
+}
+
+/// The files and names that wait to be told of.
 #[derive(Debug, Default)]
 pub(crate) struct Notices {
     waiting: Mutex<Waiting>,
@@ -48,19 +86,28 @@ pub(crate) struct Notices {
 
 #[derive(Debug, Default)]
 struct Waiting {
-    files: Files,
-    /// Number of batches of files that were taken to be told, and how many of them have been.
+    batch: Batch,
+    /// Number of batches that were taken to be told, and how many of them have been.
     batches: u64,
     batches_told: u64,
     ended: bool,
 }
 
 impl Notices {
+    /// Notes what the kernel has not seen. Never waits.
+    pub(crate) fn note_unseen(&self, unseen: Unseen<'_>) {
+        match unseen {
+            Unseen::Attributes(ino) => self.note(ino),
+            Unseen::Name(dir, name) => self.note_name(dir, name),
+        }
+    }
+
     /// Notes that the kernel is to be told of a file. Never waits.
     pub(crate) fn note(&self, ino: Ino) {
         let mut waiting = self.waiting.lock();
-        if waiting.files.len() < WAITING_MAX && !waiting.files.contains_key(&ino) {
-            waiting.files.insert(ino, None);
+        let files = &mut waiting.batch.files;
+        if files.len() < WAITING_MAX && !files.contains_key(&ino) {
+            files.insert(ino, None);
             self.changed.notify_one();
         }
     }
@@ -68,37 +115,42 @@ impl Notices {
     /// Notes that the kernel is to drop what it has of a file's contents in a range. Never waits. There is always room
     /// for it: the kernel would go on with what the file had.
     pub(crate) fn note_contents(&self, ino: Ino, range: Range<u64>) {
-        let mut waiting = self.waiting.lock();
-        let noted = waiting.files.entry(ino).or_default();
-        *noted = Some(match noted.take() {
-            Some(before) => before.start.min(range.start)..before.end.max(range.end),
-            None => range,
-        });
+        self.waiting.lock().batch.contents(ino, range);
         self.changed.notify_one();
     }
 
-    /// Returns the files to be told of; none if it has become `until` before there are any. `None` after the end.
-    fn next(&self, until: Option<Instant>) -> Option<Files> {
+    /// Notes that the kernel is to drop what it has of a name, and what it keeps of listings of the directory.
+    fn note_name(&self, dir: Ino, name: &Name) {
+        let mut waiting = self.waiting.lock();
+        if waiting.batch.names.len() < NAMES_MAX {
+            waiting.batch.names.insert((dir, name.as_bytes().into()));
+            waiting.batch.contents(dir, ALL);
+            self.changed.notify_one();
+        }
+    }
+
+    /// Returns what is to be told; nothing if it has become `until` before there is any. `None` after the end.
+    fn next(&self, until: Option<Instant>) -> Option<Batch> {
         let mut waiting = self.waiting.lock();
         waiting.batches_told = waiting.batches;
         self.told.notify_all();
-        while waiting.files.is_empty() && !waiting.ended {
+        while waiting.batch.is_empty() && !waiting.ended {
             match until {
                 None => self.changed.wait(&mut waiting),
                 Some(until) if self.changed.wait_until(&mut waiting, until).timed_out() => break,
                 Some(_) => {}
             }
         }
-        waiting.batches += u64::from(!waiting.files.is_empty());
-        (!waiting.ended).then(|| std::mem::take(&mut waiting.files))
+        waiting.batches += u64::from(!waiting.batch.is_empty());
+        (!waiting.ended).then(|| std::mem::take(&mut waiting.batch))
     }
 
-    /// Waits until the kernel has been told of all files noted before, but not for long: it may itself wait for the
+    /// Waits until the kernel has been told of all that was noted before, but not for long: it may itself wait for the
     /// thread that calls this.
     pub(crate) fn wait_until_told(&self) {
         let until = Instant::now() + TELLING_MAX;
         let mut waiting = self.waiting.lock();
-        let wanted = waiting.batches + u64::from(!waiting.files.is_empty());
+        let wanted = waiting.batches + u64::from(!waiting.batch.is_empty());
         while waiting.batches_told < wanted && !waiting.ended {
             if self.told.wait_until(&mut waiting, until).timed_out() {
                 return;
@@ -131,31 +183,36 @@ impl AttributesThread {
         nodes: Nodes,
         log: Arc<Log>,
     ) -> io::Result<AttributesThread> {
-        AttributesThread::start_with(notices, move |ino, contents| match contents {
-            None => drop_attributes(&notifier, nodes.node(ino), &log),
-            Some(range) => drop_contents(&notifier, nodes.node(ino), range, &log),
+        AttributesThread::start_with(notices, move |notice| match notice {
+            Notice::Attributes(ino) => drop_attributes(&notifier, nodes.node(ino), &log),
+            Notice::Contents(ino, range) => drop_contents(&notifier, nodes.node(ino), range, &log),
+            Notice::Name(dir, name) => drop_name(&notifier, nodes.node(dir), name, &log),
         })
     }
 
-    /// Starts to call `tell` with each file, and what to drop of its contents; it returns false if the kernel does not
-    /// know the file.
+    /// Starts to call `tell` with each notice; it returns false if the kernel does not know the file or the name.
     fn start_with(
         notices: Arc<Notices>,
-        mut tell: impl FnMut(Ino, Option<&Range<u64>>) -> bool + Send + 'static,
+        mut tell: impl FnMut(Notice<'_>) -> bool + Send + 'static,
     ) -> io::Result<AttributesThread> {
         let heard = Arc::clone(&notices);
         let body = move || {
             let mut unknown: VecDeque<(Instant, Ino)> = VecDeque::new();
-            while let Some(files) = heard.next(unknown.front().map(|(due, _)| *due)) {
+            while let Some(Batch { files, names }) = heard.next(unknown.front().map(|(due, _)| *due)) {
                 let now = Instant::now();
                 let due = unknown.partition_point(|(due, _)| *due <= now);
                 for (_, ino) in unknown.drain(..due) {
-                    tell(ino, None);
+                    tell(Notice::Attributes(ino));
                 }
                 for (ino, contents) in files {
-                    if !tell(ino, contents.as_ref()) && unknown.len() < WAITING_MAX {
+                    let notice =
+                        contents.as_ref().map_or(Notice::Attributes(ino), |range| Notice::Contents(ino, range));
+                    if !tell(notice) && unknown.len() < WAITING_MAX {
                         unknown.push_back((Instant::now() + AGAIN_AFTER, ino));
                     }
+                }
+                for (dir, name) in &names {
+                    tell(Notice::Name(*dir, name));
                 }
             }
         };
@@ -189,6 +246,11 @@ fn drop_contents(notifier: &Notifier, node: NodeId, range: &Range<u64>, log: &Lo
     told(notifier.inval_inode(node, offset, len), node, log)
 }
 
+/// Makes the kernel drop what it has of a name; false if it has nothing. It waits for the lock of the directory.
+fn drop_name(notifier: &Notifier, dir: NodeId, name: &[u8], log: &Log) -> bool {
+    told(notifier.inval_entry(dir, name), dir, log)
+}
+
 /// Returns false if the kernel does not know the node.
 fn told(answer: io::Result<bool>, node: NodeId, log: &Log) -> bool {
     match answer {
@@ -213,7 +275,8 @@ mod tests {
         let notices = Arc::new(Notices::default());
         let (telling, told) = channel();
         let (answer, answers) = channel();
-        let tell = move |ino, _: Option<&Range<u64>>| {
+        let tell = move |notice: Notice<'_>| {
+            let Notice::Attributes(ino) = notice else { panic!("{notice:?}") };
             telling.send(ino).unwrap();
             answers.recv().unwrap_or(true)
         };
@@ -270,17 +333,27 @@ mod tests {
             notices.note_contents(Ino(1 << 20), range);
         }
         notices.note(Ino(7));
-        let files = notices.next(None).unwrap();
+        let files = notices.next(None).unwrap().files;
         assert_eq!(files.len(), WAITING_MAX + 1);
         assert_eq!((&files[&Ino(7)], &files[&Ino(1 << 20)]), (&Some(50..300), &Some(50..300)));
         assert_eq!(files[&Ino(8)], None);
     }
 
     #[test]
+    fn a_name_is_told_once_and_with_the_listings_of_its_directory() {
+        let notices = Notices::default();
+        let name = Name::new(b"name").unwrap();
+        (0..2).for_each(|_| notices.note_unseen(Unseen::Name(Ino(7), name)));
+        let files = BTreeMap::from([(Ino(7), Some(ALL))]);
+        let names = BTreeSet::from([(Ino(7), Box::from(*b"name"))]);
+        assert_eq!(notices.next(None), Some(Batch { files, names }));
+    }
+
+    #[test]
     fn no_more_files_wait_than_there_is_room_for() {
         let notices = Notices::default();
         (0..2 * WAITING_MAX as u64).for_each(|ino| notices.note(Ino(ino)));
-        assert_eq!(notices.next(None).map(|files| files.len()), Some(WAITING_MAX));
+        assert_eq!(notices.next(None).map(|batch| batch.files.len()), Some(WAITING_MAX));
         notices.end();
         assert_eq!(notices.next(None), None);
     }

@@ -17,7 +17,7 @@
 //! | [`source`], [`loop_device`], [`medium`] | the image or device, the kernel's view of it, the disk below it |
 //! | [`serve`](mod@serve), `pressure`, `failure` | a live mount: signals, memory pressure, a volume that failed, closing |
 //! | [`remount`](mod@remount), `follower` | other options for a mount: changing them, following them |
-//! | `attributes` | telling the kernel of files that hold other sectors than it was told |
+//! | `attributes` | telling the kernel of attributes, contents and names that changed without its knowledge |
 //! | `forgotten` | asking the kernel which removed files it no longer has |
 //! | `outliving` | syncs that go on when their caller was killed |
 //! | `ticking` | threads that do something again and again |

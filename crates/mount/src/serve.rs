@@ -131,7 +131,7 @@ fn start<F: Format>(mounting: Mounting<F>, log: &Arc<Log>) -> Result<(Session<Fr
     let notices = Arc::new(Notices::default());
     let noting = Arc::clone(&notices);
     // From the first request on.
-    vfs.watch_sectors(move |ino| noting.note(ino));
+    vfs.watch_unseen(move |unseen| noting.note_unseen(unseen));
     let session = mount(mounting, Arc::clone(&swap), Arc::clone(&notices), log)?;
     let nodes = Nodes::new(vfs.shape().root);
     let attributes = AttributesThread::start(notices, session.notifier(), nodes, Arc::clone(log));

@@ -15,7 +15,7 @@ use crate::swap_space::{LastAccess, SwapSpace};
 use crate::types::{Cookie, Ino, Mapping, Name, SetMode, XattrKey};
 use crate::write_error::Process;
 
-pub use crate::calls::{Allocate, ListEntry, NewFile, RenameMode, Seek, SetAttr, SetTime, Stat, StatFs};
+pub use crate::calls::{Allocate, ListEntry, NewFile, RenameMode, Seek, SetAttr, SetTime, Stat, StatFs, Unseen};
 pub use crate::credentials::{Checks, Credentials};
 pub use crate::options::{AtimePolicy, CacheRole, Options, Synchronous};
 
@@ -95,17 +95,21 @@ impl<F: Format> Vfs<F> {
     pub fn forget(&self, ino: Ino, holds: u64) {
         self.inner.forget(ino, holds)
     }
-    /// Has `watcher` called with each file whose sectors ([`Stat::sectors`]) are not what the front was told last,
-    /// though no call that writes, truncates, allocates or copies has changed them: write-back placed its data, and
-    /// they took more or fewer map blocks than was known before, or an extended attribute took a block. A front that
-    /// keeps attributes for long asks again then. A file is named once, until the front has asked. Files that are not
-    /// held are not named.
+    /// Has `watcher` called with each change that the front does not learn of by the answers to its calls. A front
+    /// that keeps names and attributes for long asks again then.
     ///
-    /// Any call, and the syncer, may call `watcher`, which must neither wait nor call the volume. Only the first one
-    /// that is given counts.
-    pub fn watch_sectors(&self, watcher: impl Fn(Ino) + Send + Sync + 'static) {
+    /// * [`Unseen::Attributes`] of a file whose sectors ([`Stat::sectors`]) are not what the front was told last,
+    ///   though no call that writes, truncates, allocates or copies has changed them: write-back placed its data, and
+    ///   they took more or fewer map blocks than was known before, or an extended attribute took a block. A file is
+    ///   named once, until the front has asked.
+    /// * [`Unseen::Name`], and [`Unseen::Attributes`] of the inodes behind it, after a call that changed names and
+    ///   failed only in making the change durable, as the directory or the mount wants it: before the call returns.
+    ///
+    /// Inodes that are not held are not named. Any call, and the syncer, may call `watcher`, which must neither wait
+    /// nor call the volume. Only the first one that is given counts.
+    pub fn watch_unseen(&self, watcher: impl Fn(Unseen<'_>) + Send + Sync + 'static) {
         // A second one would hear of what the first was told.
-        let _ = self.inner.sectors_watcher.set(Box::new(watcher));
+        let _ = self.inner.watcher.set(Box::new(watcher));
     }
     /// Returns true if the front was last told other sectors of a file than it has now, whether or not the watcher has
     /// been called: a front that answers an fsync tells of its file before.
@@ -128,37 +132,36 @@ impl<F: Format> Vfs<F> {
     }
     /// Makes a file of any kind with a name, and holds it.
     pub fn create(&self, who: &Credentials, dir: Ino, name: &Name, new: &NewFile<'_>) -> Result<Stat> {
-        self.settled(dir, self.inner.create(who, dir, name, new)?)
+        self.settled((dir, name), self.inner.create(who, dir, name, new)?)
     }
     /// Makes a regular file without a name (O_TMPFILE), and holds it.
     pub fn tmpfile(&self, who: &Credentials, dir: Ino, new: &NewFile<'_>) -> Result<Stat> {
         self.inner.tmpfile(who, dir, new)
     }
-    /// Makes a new name in `dir` durable if that is asked for, or gives back the hold on its inode.
-    fn settled(&self, dir: Ino, made: Stat) -> Result<Stat> {
-        self.inner.settle_names(&[dir]).inspect_err(|_| self.inner.forget(made.ino, 1))?;
+    /// Makes a new name durable if that is asked for, or gives back the hold on its inode.
+    fn settled(&self, name: (Ino, &Name), made: Stat) -> Result<Stat> {
+        self.inner.settle_names(&[name], &[made.ino]).inspect_err(|_| self.inner.forget(made.ino, 1))?;
         Ok(made)
     }
     /// Gives an inode one more name, and holds it.
     pub fn link(&self, who: &Credentials, ino: Ino, dir: Ino, name: &Name) -> Result<Stat> {
-        self.settled(dir, self.inner.link(who, ino, dir, name)?)
+        self.settled((dir, name), self.inner.link(who, ino, dir, name)?)
     }
     /// Removes the name of anything but a directory.
     pub fn unlink(&self, who: &Credentials, dir: Ino, name: &Name) -> Result<()> {
-        self.inner.unlink(who, dir, name)?;
-        self.inner.settle_names(&[dir])
+        let removed = self.inner.unlink(who, dir, name)?;
+        self.inner.settle_names(&[(dir, name)], &[removed])
     }
     /// Removes an empty directory.
     pub fn rmdir(&self, who: &Credentials, dir: Ino, name: &Name) -> Result<()> {
-        self.inner.rmdir(who, dir, name)?;
-        self.inner.settle_names(&[dir])
+        let removed = self.inner.rmdir(who, dir, name)?;
+        self.inner.settle_names(&[(dir, name)], &[removed])
     }
     /// Renames, in all its cases.
     pub fn rename(&self, who: &Credentials, from: (Ino, &Name), to: (Ino, &Name), mode: RenameMode) -> Result<()> {
-        self.inner.rename(who, from, to, mode)?;
+        let moved = self.inner.rename(who, from, to, mode)?;
         // The new name first: in between the file has both, not none.
-        let dirs = [to.0, from.0];
-        self.inner.settle_names(if to.0 == from.0 { &dirs[1..] } else { &dirs })
+        self.inner.settle_names(&[to, from], &moved)
     }
     /// Returns a symbolic link's text.
     pub fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {

@@ -136,6 +136,15 @@ pub struct ListEntry<'a> {
     pub next: Cookie,
 }
 
+/// A change that the front does not learn of by the answers to its calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unseen<'a> {
+    /// The attributes of an inode.
+    Attributes(Ino),
+    /// A name in a directory was made, replaced or removed.
+    Name(Ino, &'a Name),
+}
+
 /// The numbers that `statfs(2)` reports.
 #[derive(Debug, Clone, Copy)]
 pub struct StatFs {

@@ -462,7 +462,8 @@ impl<F: Format> Namespace<F> {
         }
     }
 
-    pub(crate) fn unlink(&self, who: &Credentials, dir: Ino, name: &Name) -> Result<()> {
+    /// Removes the name of anything but a directory; returns the inode that had it.
+    pub(crate) fn unlink(&self, who: &Credentials, dir: Ino, name: &Name) -> Result<Ino> {
         let _gate = self.enter_changing()?;
         let dir = self.directory(dir)?;
         if is_dot(name) {
@@ -487,7 +488,7 @@ impl<F: Format> Namespace<F> {
         self.refresh_size(&dir);
         self.tally.unlinks.fetch_add(1, Ordering::Relaxed);
         self.note_unlinked(&child);
-        Ok(())
+        Ok(child.ino)
     }
 
     /// Takes one link from an inode that is not a directory.
@@ -499,7 +500,8 @@ impl<F: Format> Namespace<F> {
         if child.nlink() > 1 { op.put(child, change) } else { op.put_orphan(child, change) }
     }
 
-    pub(crate) fn rmdir(&self, who: &Credentials, dir: Ino, name: &Name) -> Result<()> {
+    /// Removes the name of an empty directory; returns the inode that had it.
+    pub(crate) fn rmdir(&self, who: &Credentials, dir: Ino, name: &Name) -> Result<Ino> {
         let _gate = self.enter_changing()?;
         let dir = self.directory(dir)?;
         match name.as_bytes() {
@@ -535,7 +537,7 @@ impl<F: Format> Namespace<F> {
         self.refresh_size(&dir);
         self.tally.unlinks.fetch_add(1, Ordering::Relaxed);
         self.note_unlinked(&child);
-        Ok(())
+        Ok(child.ino)
     }
 
     /// Fails with ENOTDIR or ENOTEMPTY unless `child` is an empty directory, with EBUSY for the root.

@@ -15,6 +15,7 @@ use std::sync::atomic::Ordering;
 
 use moafs_runtime::Timestamp;
 use moafs_runtime::lock::WriteGuard;
+use smallvec::SmallVec;
 
 use crate::admission::Admitted;
 use crate::calls::{NewFile, RenameMode};
@@ -29,6 +30,9 @@ use crate::types::{FileKind, Ino, Name};
 
 /// The most steps from a directory to the root; more is a cycle.
 const DEPTH_MAX: usize = 1 << 16;
+
+/// The inodes that had the names of a rename.
+pub(crate) type Moved = SmallVec<[Ino; 2]>;
 
 /// One side of a rename.
 struct Side<'a, N> {
@@ -60,13 +64,14 @@ impl<N> Move<'_, N> {
 }
 
 impl<F: Format> Namespace<F> {
+    /// Renames; returns the inodes that had the names.
     pub(crate) fn rename(
         &self,
         who: &Credentials,
         from: (Ino, &Name),
         to: (Ino, &Name),
         mode: RenameMode,
-    ) -> Result<()> {
+    ) -> Result<Moved> {
         let _gate = self.enter_changing()?;
         if is_dot(from.1) || is_dot(to.1) {
             return Err(Error::Posix(libc::EINVAL));
@@ -74,18 +79,18 @@ impl<F: Format> Namespace<F> {
         let (from_dir, to_dir) = (self.directory(from.0)?, self.directory(to.0)?);
         let from = Side { dir: &from_dir, name: from.1 };
         let to = Side { dir: &to_dir, name: to.1 };
-        match mode {
+        let moved = match mode {
             RenameMode::Whiteout => {
                 let mut admission = self.admit_inode(who, 3 * self.shape.name_meta_blocks)?;
-                self.rename_admitted(who, from, to, mode, &mut admission)?;
+                self.rename_admitted(who, from, to, mode, &mut admission)?
             }
             _ => {
                 let need = SpaceRequest { meta_blocks: 2 * self.shape.name_meta_blocks, ..SpaceRequest::default() };
-                self.change_names(who, need, |admission| self.rename_admitted(who, from, to, mode, admission))?;
+                self.change_names(who, need, |admission| self.rename_admitted(who, from, to, mode, admission))?
             }
-        }
+        };
         self.tally.renames.fetch_add(1, Ordering::Relaxed);
-        Ok(())
+        Ok(moved)
     }
 
     /// Renames with space reserved.
@@ -96,12 +101,12 @@ impl<F: Format> Namespace<F> {
         to: Side<'_, F::Node>,
         mode: RenameMode,
         admission: &mut Admitted<'_, F>,
-    ) -> Result<()> {
+    ) -> Result<Moved> {
         let mut alone = from.dir.ino != to.dir.ino;
         loop {
             let no_other = alone.then(|| self.rename.lock());
-            if self.rename_in(who, from, to, mode, alone, admission)? {
-                return Ok(());
+            if let Some(moved) = self.rename_in(who, from, to, mode, alone, admission)? {
+                return Ok(moved);
             }
             alone = true;
             drop(no_other);
@@ -109,7 +114,7 @@ impl<F: Format> Namespace<F> {
         }
     }
 
-    /// Renames, `alone` if the rename lock is held. False if it is missing, or if directories may not move yet.
+    /// Renames, `alone` if the rename lock is held. `None` if it is missing, or if directories may not move yet.
     fn rename_in(
         &self,
         who: &Credentials,
@@ -118,7 +123,7 @@ impl<F: Format> Namespace<F> {
         mode: RenameMode,
         alone: bool,
         admission: &mut Admitted<'_, F>,
-    ) -> Result<bool> {
+    ) -> Result<Option<Moved>> {
         let crosses = from.dir.ino != to.dir.ino;
         let from_first = !crosses || self.goes_first(from.dir, to.dir)?;
         let (first, second) = if from_first { (from.dir, to.dir) } else { (to.dir, from.dir) };
@@ -131,15 +136,15 @@ impl<F: Format> Namespace<F> {
         let victim_moves = mode == RenameMode::Exchange && victim.as_ref().is_some_and(|v| v.is_dir());
         let two_dirs = source.is_dir() && victim.as_ref().is_some_and(|v| v.is_dir());
         if two_dirs && !alone {
-            return Ok(false);
+            return Ok(None);
         }
         if (source.is_dir() || victim_moves) && self.format.is_unsettled() {
-            return Ok(false);
+            return Ok(None);
         }
         match (&victim, mode) {
             (Some(_), RenameMode::NoReplace) => return Err(Error::Posix(libc::EEXIST)),
             (None, RenameMode::Exchange) => return Err(Error::Posix(libc::ENOENT)),
-            (Some(victim), _) if victim.ino == source.ino => return Ok(true),
+            (Some(victim), _) if victim.ino == source.ino => return Ok(Some(Moved::new())),
             _ => {}
         }
         // This also keeps the inodes that are locked next below the directories that are locked already.
@@ -161,7 +166,7 @@ impl<F: Format> Namespace<F> {
         }
         self.refresh_size(from.dir);
         self.refresh_size(to.dir);
-        Ok(true)
+        Ok(Some([Some(&source), victim.as_ref()].into_iter().flatten().map(|inode| inode.ino).collect()))
     }
 
     /// Returns true if `a` is to be locked before `b`: it is an ancestor, or unrelated and has the smaller number.

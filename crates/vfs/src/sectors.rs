@@ -10,6 +10,7 @@
 //! The count is noted under the locks of pages and attributes, and only if no data were given a place while it was
 //! made: either that placement sees what was told, or what is told includes it.
 
+use crate::calls::Unseen;
 use crate::error::Result;
 use crate::format::Format;
 use crate::inode::{KnownSectors, Shared, State};
@@ -77,11 +78,12 @@ impl<F: Format> InodeTable<F> {
         }
     }
 
-    fn give_notice(&self, ino: Ino) {
-        if let Some(watcher) = self.sectors_watcher.get()
+    /// Gives notice of attributes that the front may keep and that are wrong.
+    pub(crate) fn give_notice(&self, ino: Ino) {
+        if let Some(watcher) = self.watcher.get()
             && self.table.is_held(ino)
         {
-            watcher(ino);
+            watcher(Unseen::Attributes(ino));
         }
     }
 }

@@ -1,19 +1,35 @@
 //! Changes that are durable before their call returns: of files and directories that are marked so, and on a mount that
 //! wants it of all.
 
+use smallvec::SmallVec;
+
+use crate::calls::Unseen;
 use crate::error::{Error, Result};
 use crate::format::Format;
 use crate::inner::Inner;
 use crate::options::Synchronous;
 use crate::perm::{DIR_SYNC, SYNC};
-use crate::types::Ino;
+use crate::types::{Ino, Name};
 use crate::write_error::Process;
 
 impl<F: Format> Inner<F> {
-    /// Makes the changes of names in these directories durable where that is asked for. Called after the change, with
-    /// no lock held.
-    pub(crate) fn settle_names(&self, dirs: &[Ino]) -> Result<()> {
-        dirs.iter().try_for_each(|dir| self.settle(*dir, Synchronous::Names, SYNC | DIR_SYNC))
+    /// Makes changes of names, each in its directory, durable where that is asked for; `inodes` are those behind the
+    /// names. Called after the change, with no lock held. If it fails, gives notice of what changed nevertheless.
+    pub(crate) fn settle_names(&self, names: &[(Ino, &Name)], inodes: &[Ino]) -> Result<()> {
+        let mut dirs: SmallVec<[Ino; 2]> = names.iter().map(|(dir, _)| *dir).collect();
+        dirs.dedup();
+        let settled = dirs.iter().try_for_each(|dir| self.settle(*dir, Synchronous::Names, SYNC | DIR_SYNC));
+        if settled.is_err() {
+            self.give_notice_of_names(names);
+            inodes.iter().for_each(|ino| self.give_notice(*ino));
+        }
+        settled
+    }
+
+    fn give_notice_of_names(&self, names: &[(Ino, &Name)]) {
+        if let Some(watcher) = self.watcher.get() {
+            names.iter().for_each(|(dir, name)| watcher(Unseen::Name(*dir, name)));
+        }
     }
 
     /// Makes contents and attributes of an inode durable if that is asked for. Called after the change, with no lock

@@ -7,13 +7,13 @@ use moafs_runtime::leaf::atomic::{AtomicBool, AtomicU64, Ordering};
 use moafs_runtime::lock::{ReadGuard, RwLock};
 use moafs_runtime::{Event, Rt, Timestamp};
 
-use crate::calls::{SetAttr, SetTime};
+use crate::calls::{SetAttr, SetTime, Unseen};
 use crate::counters::Tally;
 use crate::error::{Error, Result};
 use crate::format::{Format, Shape};
 use crate::options::{AtimeRule, Options, SynchronousRule};
 use crate::swap_space::LastAccess;
-use crate::types::{Attr, BlockRun, Ino, Lbn, LbnRange};
+use crate::types::{Attr, BlockRun, Lbn, LbnRange};
 
 /// The parts of a volume that every layer uses.
 pub(crate) struct Volume<F: Format> {
@@ -32,8 +32,8 @@ pub(crate) struct Volume<F: Format> {
     pub(crate) last_access: Arc<LastAccess>,
     /// Time of the last call, in nanoseconds of the runtime's clock.
     pub(crate) last_call: AtomicU64,
-    /// Called with each file of which the front keeps a wrong number of sectors.
-    pub(crate) sectors_watcher: OnceLock<SectorsWatcher>,
+    /// Called with each change that the front does not learn of by the answers to its calls.
+    pub(crate) watcher: OnceLock<Watcher>,
     /// Wakes the syncer early.
     pub(crate) syncer_wake: Arc<SyncerWake>,
     /// The page that holes read as.
@@ -46,8 +46,8 @@ pub(crate) struct SyncerWake {
     pub(crate) stop: AtomicBool,
 }
 
-/// See [`crate::Vfs::watch_sectors`].
-pub(crate) type SectorsWatcher = Box<dyn Fn(Ino) + Send + Sync>;
+/// See [`crate::Vfs::watch_unseen`].
+pub(crate) type Watcher = Box<dyn Fn(Unseen<'_>) + Send + Sync>;
 
 /// A running call: the volume does not close meanwhile.
 pub(crate) type Entered<'a> = ReadGuard<'a, bool>;
@@ -60,7 +60,7 @@ impl<F: Format> Volume<F> {
             tally: Tally::default(),
             last_access: Arc::default(),
             last_call: AtomicU64::new(0),
-            sectors_watcher: OnceLock::new(),
+            watcher: OnceLock::new(),
             syncer_wake: Arc::new(SyncerWake { event: Event::new(), stop: AtomicBool::new(false) }),
             zero_page: Buf::zeroed(shape.block_size as usize).freeze(),
             format,

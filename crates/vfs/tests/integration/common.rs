@@ -101,6 +101,8 @@ pub struct Toy {
     pub unread: AtomicU64,
     /// If true, no directory has room for a name, and no inode for an attribute.
     pub cramped: AtomicBool,
+    /// True if no inode can be synced.
+    pub unsyncable: AtomicBool,
     /// If set, `sync_inode` makes durable the changes up to the commit point asked for, and no others.
     pub history: Mutex<Option<Vec<(CommitPoint, Meta)>>>,
     /// If set, the point at which the next call waits.
@@ -206,6 +208,7 @@ impl Toy {
             moves: Mutex::new(None),
             relocations: AtomicU64::new(0),
             fails: Mutex::new(None),
+            unsyncable: AtomicBool::new(false),
             blamed: Mutex::new(None),
             ops: AtomicU64::new(0),
             hardened: AtomicU64::new(0),
@@ -608,6 +611,9 @@ impl Format for Toy {
     fn sync_inode(&self, _node: &ToyNode, upto: CommitPoint, _data: Epoch, _how: SyncScope) -> Result<()> {
         assert!(upto.0 <= self.seal.load(Ordering::SeqCst));
         self.hardened.fetch_add(1, Ordering::Relaxed);
+        if self.unsyncable.load(Ordering::Relaxed) {
+            return Err(Error::Posix(libc::EIO));
+        }
         self.remember(upto);
         Ok(())
     }

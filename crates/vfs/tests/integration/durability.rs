@@ -8,9 +8,10 @@ use crate::common::*;
 use moafs_disk::probe::fault::{EVERYWHERE, Harm, Rule, Victims, When};
 use moafs_runtime::virt::Virtual;
 use moafs_runtime::{Rt, sleep_until};
-use moafs_vfs::api::{Allocate, Options, RenameMode, SetAttr, Synchronous};
+use moafs_vfs::api::{Allocate, Options, RenameMode, SetAttr, Synchronous, Unseen};
 use moafs_vfs::types::{Ino, SetMode};
-use moafs_vfs::{Credentials, Process};
+use moafs_vfs::{Credentials, Process, Result};
+use parking_lot::Mutex;
 
 const PAUSE: Duration = Duration::from_millis(10);
 const MOMENT: Duration = Duration::from_millis(1);
@@ -354,6 +355,46 @@ fn changes_of_names_are_durable_at_once_where_a_directory_or_the_mount_asks_for_
     assert_eq!(on(Synchronous::Names, 0), [true; 7]);
     assert_eq!(on(Synchronous::All, 0), [true; 7]);
     assert!(on(Synchronous::Marked, 0).contains(&false), "the changes are not durable by themselves");
+}
+
+/// A name, or the attributes of an inode (without a name), of which the front was given notice.
+type Heard = Vec<(Ino, Option<String>)>;
+
+#[test]
+fn the_front_hears_of_names_that_changed_though_they_could_not_be_made_durable() {
+    let v = Volume::new(4096, Options { synchronous: Synchronous::Names, ..options() }, moafs_runtime::Live::new());
+    let (root, dir, beside) = (Credentials::root(), v.mkdir(ROOT, "dir"), v.mkdir(ROOT, "beside"));
+    let [a, b, c] = ["a", "b", "c"].map(|name| v.create(dir, name));
+    let empty = v.mkdir(dir, "empty");
+    let heard = Arc::new(Mutex::new(Heard::new()));
+    let hearing = Arc::clone(&heard);
+    v.vfs.watch_unseen(move |unseen| match unseen {
+        Unseen::Attributes(ino) => hearing.lock().push((ino, None)),
+        Unseen::Name(dir, name) => {
+            hearing.lock().push((dir, Some(String::from_utf8_lossy(name.as_bytes()).into_owned())));
+        }
+    });
+    let after = |failed: Result<()>| {
+        assert_eq!(failed.unwrap_err().errno(), libc::EIO);
+        std::mem::take(&mut *heard.lock())
+    };
+    let named = |dir: Ino, name: &str| (dir, Some(name.to_owned()));
+    v.vfs.unlink(&root, dir, name("c")).unwrap();
+    assert!(heard.lock().is_empty(), "{:?} has changed as the answer tells", c);
+    v.vfs.format().unsyncable.store(true, Ordering::Relaxed);
+    v.vfs.unlink(&root, dir, name("missing")).unwrap_err();
+    assert!(heard.lock().is_empty(), "nothing has changed");
+    assert_eq!(after(v.vfs.unlink(&root, dir, name("a"))), [named(dir, "a"), (a, None)]);
+    assert_eq!(after(v.vfs.rmdir(&root, dir, name("empty"))), [named(dir, "empty"), (empty, None)]);
+    assert_eq!(after(v.vfs.link(&root, b, dir, name("d")).map(drop)), [named(dir, "d"), (b, None)]);
+    let (from, to) = ((dir, name("d")), (beside, name("e")));
+    let moved = after(v.vfs.rename(&root, from, to, RenameMode::Replace));
+    assert_eq!(moved, [named(beside, "e"), named(dir, "d"), (b, None)]);
+    let made = after(v.vfs.create(&root, dir, name("f"), &regular(0o644)).map(drop));
+    assert_eq!(made[0], named(dir, "f"));
+    let f = v.vfs.lookup(&root, dir, name("f")).expect("it was made").ino;
+    let over = after(v.vfs.rename(&root, (dir, name("f")), (dir, name("b")), RenameMode::Replace));
+    assert_eq!(over, [named(dir, "b"), named(dir, "f"), (f, None), (b, None)]);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::common::*;
 use moafs_runtime::virt::Virtual;
 use moafs_vfs::Credentials;
-use moafs_vfs::api::{Allocate, SetAttr};
+use moafs_vfs::api::{Allocate, SetAttr, Unseen};
 use moafs_vfs::types::{Ino, SetMode};
 use parking_lot::Mutex;
 use rand::{RngExt, SeedableRng};
@@ -19,7 +19,10 @@ fn watched() -> (Volume, Arc<Mutex<Vec<Ino>>>) {
     v.vfs.format().unforeseen.store(true, Ordering::Relaxed);
     let named = Arc::new(Mutex::new(Vec::new()));
     let noting = Arc::clone(&named);
-    v.vfs.watch_sectors(move |ino| noting.lock().push(ino));
+    v.vfs.watch_unseen(move |unseen| match unseen {
+        Unseen::Attributes(ino) => noting.lock().push(ino),
+        Unseen::Name(..) => unreachable!("no call fails"),
+    });
     (v, named)
 }
 
@@ -162,7 +165,7 @@ fn no_order_of_questions_and_write_backs_leaves_the_front_with_wrong_sectors() {
             let kept = Arc::new(Mutex::new(Kept::default()));
             let noticed = Arc::new(Mutex::new(0));
             let (keeping, noting) = (Arc::clone(&kept), Arc::clone(&noticed));
-            v.vfs.watch_sectors(move |_| {
+            v.vfs.watch_unseen(move |_| {
                 keeping.lock().drop_sectors();
                 *noting.lock() += 1;
             });
