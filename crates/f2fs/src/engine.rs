@@ -315,7 +315,7 @@ impl Format for F2fs {
     fn shrink(&self, bytes: usize) {
         self.nodes.shrink(bytes / 2);
         self.owned.shrink(bytes / 4);
-        if self.nat.memory() > bytes / 4 {
+        if self.nat.cached() > bytes / 4 {
             self.nat.shrink();
         }
     }

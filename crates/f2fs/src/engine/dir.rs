@@ -17,6 +17,7 @@ use moafs_vfs::types::{Cookie, Dentry, FileKind, Ino, Lbn, Mapping, Name};
 use moafs_vfs::{Error, Result};
 
 use super::convert::damaged;
+use super::evict::CACHED_BYTES;
 use super::incore::Incore;
 use super::node_cache::Node;
 use super::owned_cache::Owned;
@@ -32,7 +33,7 @@ const DOTS: [(&[u8], u64); 2] = [(b".", 1), (b"..", 2)];
 const FIRST_SLOT: u64 = DOTS.len() as u64;
 const SLOTS: u64 = Region::BLOCK.slots as u64;
 
-/// Memory of cached blocks up to which a walk over a directory reads, in bytes.
+/// Memory of the blocks that one walk over a directory leaves in the cache, in bytes.
 const LISTED_BYTES_MAX: usize = 16 << 20;
 
 /// The place of a set of entries.
@@ -164,8 +165,8 @@ impl F2fs {
         if let Some(shelf) = self.inside(dir) {
             return list_shelf(&shelf, FIRST_SLOT, from, to).map(drop);
         }
-        let mut lbn = from.saturating_sub(FIRST_SLOT) / SLOTS;
-        while let Some(block) = self.block_from(dir, lbn)? {
+        let (mut lbn, mut walked) = (from.saturating_sub(FIRST_SLOT) / SLOTS, 0);
+        while let Some(block) = self.block_from(dir, lbn, &mut walked)? {
             lbn = block.lbn + 1;
             let first = FIRST_SLOT + block.lbn * SLOTS;
             if !list_shelf(&Shelf::Block(block), first, from, to)? {
@@ -175,14 +176,15 @@ impl F2fs {
         Ok(())
     }
 
-    /// Returns the first of a directory's blocks at or behind `lbn` that is no hole.
-    fn block_from(&self, dir: &Incore, mut lbn: u64) -> Result<Option<Arc<Owned>>> {
+    /// Returns the first of a directory's blocks at or behind `lbn` that is no hole. `walked` counts those of one walk.
+    fn block_from(&self, dir: &Incore, mut lbn: u64, walked: &mut usize) -> Result<Option<Arc<Owned>>> {
         let blocks = dir.node.view(inode::size).div_ceil(BLOCK as u64);
         let limit = node::lbn_limit(self.layout(dir).addresses()).min(blocks);
         while lbn < limit {
             if let Some(block) = self.owned_block(dir, lbn)? {
                 // A damaged directory may have any number of blocks without names.
-                if self.owned.memory() > LISTED_BYTES_MAX {
+                *walked += 1;
+                if walked.is_multiple_of(LISTED_BYTES_MAX / CACHED_BYTES) {
                     self.owned.shrink(LISTED_BYTES_MAX / 2);
                 }
                 return Ok(Some(block));
@@ -201,8 +203,8 @@ impl F2fs {
         if let Some(shelf) = self.inside(dir) {
             return Ok(shelf.view(dentry::is_empty));
         }
-        let mut lbn = 0;
-        while let Some(block) = self.block_from(dir, lbn)? {
+        let (mut lbn, mut walked) = (0, 0);
+        while let Some(block) = self.block_from(dir, lbn, &mut walked)? {
             if !block.view(|bytes| dentry::is_empty(bytes, &Region::BLOCK)) {
                 return Ok(false);
             }
@@ -784,7 +786,7 @@ mod tests {
             let to = |_| if reserved { BlkAddr::NEW } else { BlkAddr(first.start.0 as u32) };
             let blocks = 10_000;
             stuff(fs, &node, 1..blocks, to);
-            let most = if reserved { 1 } else { LISTED_BYTES_MAX / crate::engine::evict::CACHED_BYTES + 16 };
+            let most = if reserved { 1 } else { 3 * LISTED_BYTES_MAX / 2 / CACHED_BYTES + 16 };
             for size in [blocks, 1] {
                 fs.change_inode(&node, |inode| inode.size = size * BLOCK as u64).unwrap();
                 fs.owned.shrink(0);

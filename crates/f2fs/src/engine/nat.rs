@@ -111,6 +111,18 @@ impl Nat {
         self.state.lock().newest(nid).filter(|_| nid < self.end)
     }
 
+    /// Returns the number of snapshots so far that changed blocks of the table.
+    pub(super) fn rewrites(&self) -> u64 {
+        self.state.lock().rewrites
+    }
+
+    /// Returns true if an id has had this entry all the time since there were so many [`rewrites`](Self::rewrites). Its
+    /// block may have been given up meanwhile: what changes until the next of them stays in memory.
+    pub(super) fn is_still(&self, nid: Nid, entry: NatEntry, rewrites: u64) -> bool {
+        let state = self.state.lock();
+        state.newest(nid).map_or(state.rewrites == rewrites, |now| now == entry)
+    }
+
     /// Changes an id's entry in memory; the next checkpoint writes it.
     pub(super) fn set(&self, nid: Nid, entry: NatEntry) {
         self.state.lock().changed.insert(nid, entry);
@@ -292,6 +304,11 @@ impl Nat {
         state.blocks.len() * BLOCK + (state.changed.len() + state.journal.len() + state.free.len()) * 32
     }
 
+    /// Returns the bytes of the table's blocks in memory.
+    pub(super) fn cached(&self) -> usize {
+        self.state.lock().blocks.len() * BLOCK
+    }
+
     /// Gives up all cached blocks, except those that are not on the disk yet.
     pub(super) fn shrink(&self) {
         let mut guard = self.state.lock();
@@ -387,5 +404,27 @@ mod tests {
         for _ in 0..1000 {
             assert_ne!(nat.take(None).unwrap().unwrap(), nid);
         }
+    }
+
+    #[test]
+    fn an_entry_is_known_to_be_unchanged_though_its_block_was_given_up() {
+        let nat = table();
+        let (nid, other) = (nat.take(None).unwrap().unwrap(), Nid::ROOT);
+        let (rewrites, entry, root) = (nat.rewrites(), nat.get(nid).unwrap(), nat.get(other).unwrap());
+        nat.shrink();
+        assert!(nat.is_still(nid, entry, rewrites) && nat.is_still(other, root, rewrites));
+        nat.set(nid, NatEntry { addr: BlkAddr(9), ..entry });
+        assert!(!nat.is_still(nid, entry, rewrites));
+        // More entries than a checkpoint's journal has room for: they go to the table.
+        for _ in 0..100 {
+            assert!(nat.take(None).unwrap().is_some());
+        }
+        nat.snapshot().unwrap();
+        nat.committed();
+        nat.shrink();
+        assert!(
+            !nat.is_still(nid, entry, rewrites) && !nat.is_still(other, root, rewrites),
+            "there may be a newer one"
+        );
     }
 }

@@ -39,23 +39,24 @@ impl F2fs {
 
     /// Returns a node of any inode; `None` if the id is free.
     pub(super) fn find_node(&self, nid: Nid) -> Result<Option<Arc<Node>>> {
-        if let Some(node) = self.nodes.get(nid) {
-            return Ok(Some(node));
+        loop {
+            if let Some(node) = self.nodes.get(nid) {
+                return Ok(Some(node));
+            }
+            let rewrites = self.nat.rewrites();
+            let entry = self.nat.get(nid)?;
+            if entry.addr == BlkAddr::NULL {
+                return Ok(None);
+            }
+            let read = self.read_node(nid, entry);
+            let node = Arc::new(self.health.watch(read)?);
+            let mut all = self.nodes.all.lock();
+            // A change of the entry means that the node was written, or freed, while it was read. Still under the lock:
+            // one that is freed afterwards is taken out again.
+            if self.nat.is_still(nid, entry, rewrites) {
+                return Ok(Some(Arc::clone(all.entry(nid).or_insert(node))));
+            }
         }
-        let entry = self.nat.get(nid)?;
-        if entry.addr == BlkAddr::NULL {
-            return Ok(None);
-        }
-        let read = self.read_node(nid, entry);
-        let node = Arc::new(self.health.watch(read)?);
-        let mut all = self.nodes.all.lock();
-        // A change of the entry means that the node was written, or freed, while it was read. Still under the lock:
-        // one that is freed afterwards is taken out again.
-        if self.nat.known(nid) == Some(entry) {
-            return Ok(Some(Arc::clone(all.entry(nid).or_insert(node))));
-        }
-        drop(all);
-        self.find_node(nid)
     }
 
     fn read_node(&self, nid: Nid, entry: NatEntry) -> Result<Node> {
