@@ -62,6 +62,8 @@ pub struct Shape {
     /// True if the size on the volume moves behind every block that is mapped: a block may then be mapped only when the
     /// device has the file's last block before it.
     pub size_follows_map: bool,
+    /// The range that one op unmaps whole.
+    pub unmap_step: UnmapStep,
     /// True if addresses are chosen at `write()` ([`Format::allocate_on_write`]), not when data leave the cache.
     pub allocate_on_write: bool,
     /// The file-system id, `f_fsid` of `statfs(2)`.
@@ -72,6 +74,16 @@ pub struct Shape {
     pub read_only: Option<String>,
     /// Notes on the volume's state, to be shown at mount.
     pub notes: Vec<String>,
+}
+
+/// A range that one op unmaps whole ([`FormatOp::unmap`]), wherever its blocks lie: one of at most so many blocks, in
+/// at most so many runs. Of a larger one it may leave a part to the next op.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UnmapStep {
+    /// The most blocks of the file, holes included; at most 1024.
+    pub blocks: u32,
+    /// The most runs of blocks that lie together on the volume.
+    pub runs: u32,
 }
 
 /// Free space of a volume, in blocks and inodes.
@@ -588,7 +600,8 @@ pub trait FormatOp {
     fn preallocate(&mut self, _file: &Self::Node, _range: LbnRange) -> Result<u32> {
         Err(Error::Posix(libc::EOPNOTSUPP))
     }
-    /// Unmaps up to about `at_most` blocks of `range` (from its end towards its start) and frees them. `orphan` says
+    /// Unmaps up to about `at_most` blocks of `from..to` (from its end towards its start) and frees them; all of a
+    /// range within [`Shape::unmap_step`]. `orphan` says
     /// that no name and no durable pointer leads to the file any more, so maps need not be rewritten.
     fn unmap(&mut self, file: &Self::Node, from: Lbn, to: Option<Lbn>, at_most: u32, orphan: bool) -> Result<Progress>;
     /// Ends the op. Returns the commit point that `sync_inode` must reach to make it durable.

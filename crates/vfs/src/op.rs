@@ -155,22 +155,24 @@ impl<F: Format> Op<'_, F> {
         self.tell(inode, Some(change), |op, attr, disk_size| op.inode_put(&inode.node, attr, disk_size))
     }
 
-    /// Puts attributes as [`Self::put`] does, after `first`, which drops pages that the change makes needless. Between
-    /// the two no other op tells of the inode, and a sync waits: it no longer finds the pages, and has to make the
-    /// change durable instead. Returns false, without a change, if `first` returns false.
-    pub(crate) fn put_after(
+    /// Puts attributes as [`Self::put`] does, after `first`, which drops pages that the change makes needless, and
+    /// before `last`, which changes the map. Meanwhile no other op tells of the inode, and a sync waits: it no longer
+    /// finds the pages, and has to make the change durable instead. Returns `None`, without a change, if `first`
+    /// returns false.
+    pub(crate) fn put_between<R>(
         &mut self,
         inode: &Shared<F>,
         first: impl FnOnce() -> bool,
         change: impl Fn(&mut Attr),
-    ) -> Result<bool> {
+        last: impl FnOnce(&mut Self) -> Result<R>,
+    ) -> Result<Option<R>> {
         self.announce(inode);
         let _put = inode.put.lock();
         if !first() {
-            return Ok(false);
+            return Ok(None);
         }
         self.tell_locked(inode, Some(change), |op, attr, disk_size| op.inode_put(&inode.node, attr, disk_size))?;
-        Ok(true)
+        last(self).map(Some)
     }
 
     /// Puts attributes as [`Self::put`] does, for an inode whose last name has just gone.

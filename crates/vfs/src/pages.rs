@@ -467,6 +467,14 @@ impl Pages {
         self.map.range(from..to).filter(|(_, slot)| slot.is_unsettled()).map(|(at, _)| *at).collect()
     }
 
+    /// Counts the blocks of `from..to` whose pages are dirty or in flight: those with an address, at which the device
+    /// may have older bytes, and the others.
+    pub(crate) fn count_dirty(&self, from: Lbn, to: Lbn) -> (usize, usize) {
+        let dirty = || self.map.range(from..to).filter(|(_, slot)| slot.is_unsettled());
+        let older = dirty().filter(|(_, slot)| slot.addressed).count();
+        (older, dirty().count() - older)
+    }
+
     /// Drops the pages of `from..to`, also dirty ones. None of them may be in flight or filling.
     pub(crate) fn discard(&mut self, from: Lbn, to: Lbn) -> Delta {
         let mut delta = Delta::default();

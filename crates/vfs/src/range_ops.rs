@@ -9,7 +9,7 @@ use crate::calls::{Allocate, Seek, SetAttr};
 use crate::credentials::Credentials;
 use crate::error::{Error, Result};
 use crate::format::{Admission, Format, FormatOp, OpKind, Progress, SpaceClass, SpaceRequest};
-use crate::inode::{Shared, Unput};
+use crate::inode::{Inode, Shared, Unput};
 use crate::io::{Files, Source, Write};
 use crate::perm::{APPEND_ONLY, IMMUTABLE, without_set_ids};
 use crate::plan::WritebackReason;
@@ -25,13 +25,28 @@ const PREALLOCATE_BLOCKS_MAX: u64 = 1 << 15;
 /// Attempts to reserve map blocks at the ends of a range that is to be unmapped.
 const EDGE_ATTEMPTS: u32 = 8;
 
+/// The sizes that a file may get.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Resize {
+    Any,
+    /// Larger ones only: it stays as it is if another call has made it as large already.
+    Lengthen,
+}
+
 impl<F: Format> Files<F> {
     /// Sets a file's size, and with it the other attributes of a truncation in `set` (times, suid).
     pub(crate) fn truncate(&self, who: &Credentials, inode: &Shared<F>, size: u64, set: &SetAttr) -> Result<()> {
+        self.resize(who, inode, size, set, Resize::Any)
+    }
+
+    fn resize(&self, who: &Credentials, inode: &Shared<F>, size: u64, set: &SetAttr, how: Resize) -> Result<()> {
         self.make_room(self.shape.block_size as usize)?;
         let from = Lbn(size.div_ceil(self.block_bytes()));
         let (_exclusive, mut edges) = loop {
             let locked = self.lock_to_unmap(inode, from, LBN_END)?;
+            if how == Resize::Lengthen && size <= inode.size() {
+                return Ok(());
+            }
             let grows = size > inode.size();
             if grows && size > self.format.file_bytes_max(&inode.node) {
                 return Err(Error::Posix(libc::EFBIG));
@@ -65,11 +80,12 @@ impl<F: Format> Files<F> {
             self.unput(inode, Unput::Attributes, change);
             return Ok(());
         }
-        let shortened = match self.shorten(inode, size, &mut edges, &change) {
+        let mut is_cut = false;
+        let shortened = match self.shorten(inode, size, &mut edges, &change, &mut is_cut) {
             // The file ends there in any case; its blocks go later.
-            Err(error) if error.errno() == libc::ENOSPC => {
+            Err(error) if is_cut || error.errno() == libc::ENOSPC => {
                 self.shorten_in_memory(inode, size, &mut edges, &change);
-                Ok(())
+                if error.errno() == libc::ENOSPC { Ok(()) } else { Err(error) }
             }
             done => done,
         };
@@ -87,14 +103,24 @@ impl<F: Format> Files<F> {
         Ok(self.format.map(&inode.node, from, u32::MAX)? != Mapping::Hole { len: u32::MAX })
     }
 
-    /// Makes `change`, which shortens a file to `size`, and drops its pages and blocks behind that. Nothing has changed
-    /// if there is no room for the first op.
-    fn shorten(&self, inode: &Shared<F>, size: u64, edges: &mut Admission, change: &impl Fn(&mut Attr)) -> Result<()> {
+    /// Makes `change`, which shortens a file to `size`, and drops its pages and blocks behind that. After an error
+    /// `is_cut` says whether pages were dropped.
+    fn shorten(
+        &self,
+        inode: &Shared<F>,
+        size: u64,
+        edges: &mut Admission,
+        change: &impl Fn(&mut Attr),
+        is_cut: &mut bool,
+    ) -> Result<()> {
         let from = Lbn(size.div_ceil(self.block_bytes()));
         self.note_overhang(inode, true);
         let progress = loop {
             self.wait_for_cut(inode, size);
-            let drop_pages = || self.try_cut(inode, size, edges);
+            let drop_pages = || {
+                *is_cut = self.try_cut(inode, size, edges);
+                *is_cut
+            };
             if let Some(progress) = self.begin_to_unmap(inode, (from, None), drop_pages, change)? {
                 break progress;
             }
@@ -115,29 +141,26 @@ impl<F: Format> Files<F> {
     ) -> Result<Option<Progress>> {
         let mut admission = Admission::none();
         let mut op = self.begin(OpKind::Unmap, &mut admission)?;
-        if !op.put_after(inode, drop_pages, change)? {
-            op.end(&[]);
-            return Ok(None);
-        }
-        let progress = match to.is_none_or(|to| from < to) {
-            true => op.unmap(&inode.node, from, to, UNMAP_BLOCKS_MAX, false)?,
-            false => Progress::Done,
-        };
-        op.end(&[inode]);
-        Ok(Some(progress))
+        let one: &[&Inode<F::Node>] = &[inode];
+        let progress = op.put_between(inode, drop_pages, change, |op| match to.is_none_or(|to| from < to) {
+            true => op.unmap(&inode.node, from, to, UNMAP_BLOCKS_MAX, false),
+            false => Ok(Progress::Done),
+        })?;
+        op.end(if progress.is_some() { one } else { &[] });
+        Ok(progress)
     }
 
     /// Makes `change`, which shortens a file to `size`, and drops its pages behind that. The format learns of it later.
     fn shorten_in_memory(&self, inode: &Shared<F>, size: u64, edges: &mut Admission, change: &impl Fn(&mut Attr)) {
         if inode.size() == size {
-            // The first op has dropped them.
+            // The first op has made it.
             return self.unput(inode, Unput::Attributes, change);
         }
-        // A sync that does not find the pages any more waits for the new size.
-        self.unput(inode, Unput::Attributes, |_| ());
         loop {
             self.wait_for_cut(inode, size);
             let _put = inode.put.lock();
+            // A sync that does not find the pages any more waits for the new size.
+            self.unput(inode, Unput::Attributes, |_| ());
             if self.try_cut(inode, size, edges) {
                 self.unput(inode, Unput::Attributes, change);
                 return;
@@ -423,14 +446,30 @@ impl<F: Format> Files<F> {
         punched
     }
 
-    /// Writes the dirty blocks of a hole that takes more than one op to make: after a power cut between two ops the
+    /// Writes the dirty blocks of a hole that may take more than one op to make: after a power cut between two ops the
     /// blocks that it still lacks must not show older bytes.
     fn write_before_large_hole(&self, inode: &Shared<F>, (first, last): (Lbn, Lbn)) -> Result<()> {
-        let is_large = last - first > u64::from(UNMAP_BLOCKS_MAX);
-        if !is_large || inode.pages.lock().dirty_in(first, last).is_empty() {
+        let (older, new) = inode.pages.lock().count_dirty(first, last);
+        // Each new block may get a place of its own before the op begins.
+        if older == 0 || self.count_runs(inode, first, last)?.saturating_add(new) <= self.shape.unmap_step.runs as usize
+        {
             return Ok(());
         }
         self.write_back_file(inode, WritebackReason::Drain(inode.ino))
+    }
+
+    /// Counts the runs in which the blocks of `first..last` lie; `usize::MAX` if no op unmaps so many blocks.
+    fn count_runs(&self, inode: &Shared<F>, first: Lbn, last: Lbn) -> Result<usize> {
+        if last - first > u64::from(self.shape.unmap_step.blocks) {
+            return Ok(usize::MAX);
+        }
+        let (mut at, mut runs) = (first, 0);
+        while at < last {
+            let mapping = self.format.map(&inode.node, at, (last - at) as u32)?;
+            runs += usize::from(!matches!(mapping, Mapping::Hole { .. }));
+            at = at + u64::from(mapping.len().max(1));
+        }
+        Ok(runs)
     }
 
     /// Drops the pages of a hole, unmaps its blocks and renews the times. `newer` gets the blocks whose pages were
@@ -607,9 +646,7 @@ impl<F: Format> Files<F> {
     fn copy_hole(&self, who: &Credentials, to: &Shared<F>, offset: u64, end: u64) -> Result<()> {
         self.check_may_write(&to.attr(), offset, false)?;
         self.make_room(2 * self.shape.block_size as usize)?;
-        if to.size() < end {
-            self.truncate(who, to, end, &SetAttr::default())?;
-        }
+        self.resize(who, to, end, &SetAttr::default(), Resize::Lengthen)?;
         self.punch(who, to, offset, end)
     }
 

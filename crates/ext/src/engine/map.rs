@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use moafs_disk::{Buf, Epoch, Kind, SECTOR};
-use moafs_vfs::format::Progress;
+use moafs_vfs::format::{Progress, UnmapStep};
 use moafs_vfs::types::{BlockAddr, BlockRun, FileKind, Lbn, LbnRange, Mapping};
 use moafs_vfs::{Error, Result};
 
@@ -26,6 +26,9 @@ const POINTED_BLOCKS_END: u64 = 1 << 32;
 
 /// Pointers in a sector: those of one record.
 const RECORD_POINTERS: usize = SECTOR / 4;
+
+/// A run of so few blocks lies in two groups at most.
+pub(super) const UNMAP_STEP: UnmapStep = UnmapStep { blocks: 1024, runs: 4 };
 
 /// The most groups in which one op frees blocks of a file. They have as many bitmaps, and at most as many blocks of
 /// descriptors: half of what an op may change.

@@ -13,6 +13,7 @@ use moafs_vfs::{Error, Result};
 
 use super::extents;
 use super::incore::{Registry, USER_FLAGS};
+use super::map;
 use super::recover::Recovery;
 use super::volume::Ext;
 use crate::alloc::Alloc;
@@ -318,6 +319,7 @@ fn shape_of(superblock: &Superblock, geo: &Geometry, policy: Policy, read_only: 
         beyond_eof: keeps_unwritten,
         frees_overhang: true,
         size_follows_map: false,
+        unmap_step: map::UNMAP_STEP,
         allocate_on_write: policy.allocates_on_write(),
         id: word(0) ^ word(8),
         label: String::from_utf8_lossy(superblock.label()).into_owned(),

@@ -6,7 +6,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use moafs_vfs::format::{Admission, Progress};
+use moafs_vfs::format::{Admission, Progress, UnmapStep};
 use moafs_vfs::types::{BlockAddr, BlockRun, FileKind, Lbn, LbnRange, Mapping};
 use moafs_vfs::{Error, Result};
 use smallvec::SmallVec;
@@ -63,6 +63,9 @@ enum Found {
     /// There is no such node: these file blocks are holes.
     Missing(Range<u64>),
 }
+
+/// However many runs there are: so many blocks have a few leaves.
+pub(super) const UNMAP_STEP: UnmapStep = UnmapStep { blocks: 1024, runs: u32::MAX };
 
 impl F2fs {
     /// Returns one run of blocks from `at` on, of at most `max` blocks.

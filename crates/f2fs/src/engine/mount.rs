@@ -15,12 +15,12 @@ use moafs_vfs::types::Ino;
 use moafs_vfs::{Error, Result};
 
 use super::convert::damaged;
-use super::nat;
 use super::options::OpenOptions;
 use super::space::{MainArea, Recorded};
 use super::superblocks::{self, lba_of, read_superblock};
 use super::volume::{F2fs, Tally};
 use super::writer::Writer;
+use super::{map, nat};
 use crate::format::checkpoint::{Checkpoint, CpFlags, Pack, is_newer};
 use crate::format::node::{self, Footer};
 use crate::format::sit::{self, SIT_PER_BLOCK, SitEntry};
@@ -419,6 +419,7 @@ fn shape_of(superblock: &Superblock, geo: &Geometry, checkpoint: &Checkpoint, re
         beyond_eof: false,
         frees_overhang: false,
         size_follows_map: false,
+        unmap_step: map::UNMAP_STEP,
         allocate_on_write: false,
         id: word(0) ^ word(8),
         label: superblock.label.clone(),

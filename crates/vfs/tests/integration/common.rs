@@ -46,6 +46,9 @@ pub struct Meta {
     next_entry: u64,
 }
 
+/// Blocks that one op unmaps: few, so that tests see several ops.
+const STEP_BLOCKS: u32 = 8;
+
 struct Promised(AtomicU64);
 
 impl Reservations for Promised {
@@ -114,6 +117,8 @@ pub struct Toy {
 pub enum Point {
     /// Before an op begins that unmaps blocks.
     Unmap,
+    /// In such an op, before the map changes.
+    Unmapping,
     /// Before the format records an inode's attributes.
     Put,
     /// After the op has its commit point, before the caller knows it.
@@ -185,6 +190,7 @@ impl Toy {
             beyond_eof: false,
             frees_overhang: false,
             size_follows_map: false,
+            unmap_step: UnmapStep { blocks: STEP_BLOCKS, runs: STEP_BLOCKS },
             allocate_on_write: false,
             id: 1,
             label: String::new(),
@@ -805,13 +811,13 @@ impl FormatOp for ToyOp<'_> {
     }
     fn unmap(&mut self, file: &ToyNode, from: Lbn, to: Option<Lbn>, at_most: u32, _orphan: bool) -> Result<Progress> {
         self.check_readable(file)?;
+        self.toy.stall_at(Point::Unmapping);
         self.toy.dawdle();
         let mut meta = self.toy.meta.lock();
         let f = meta.files.get_mut(&file.0.0).ok_or(Error::Stale(file.0))?;
         let end = to.map_or(u64::MAX, |to| to.0);
-        // Small steps, so that tests see several ops.
         let doomed: Vec<u64> =
-            f.blocks.range(from.0..end).rev().take(at_most.min(8) as usize).map(|(b, _)| *b).collect();
+            f.blocks.range(from.0..end).rev().take(at_most.min(STEP_BLOCKS) as usize).map(|(b, _)| *b).collect();
         let freed: Vec<u64> = doomed.iter().map(|b| f.blocks.remove(b).unwrap()).collect();
         let more = f.blocks.range(from.0..end).next().is_some();
         let kept: BTreeSet<_> = f.blocks.keys().flat_map(|at| map_path(*at)).collect();

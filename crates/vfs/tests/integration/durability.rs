@@ -95,7 +95,8 @@ fn fsync_waits_for_a_size_that_another_fsync_is_telling_the_format() {
 /// Writes `written` of a file of six blocks, which are on the device, has `drop_it` drop that, and syncs beside it. The
 /// device must have what was written, unless it is gone there as well.
 fn sync_beside(written: &std::ops::Range<u64>, drop_it: fn(&Volume, Ino)) {
-    for (point, seed) in [(Point::Unmap, None), (Point::Unmap, Some(1)), (Point::Put, None), (Point::Put, Some(1))] {
+    let points = [Point::Unmap, Point::Unmapping, Point::Put].into_iter();
+    for (point, seed) in points.flat_map(|point| [(point, None), (point, Some(1))]) {
         let (range, judged) = (written.clone(), written.clone());
         let whole = |v: &Volume| {
             let f = file(v);
@@ -140,6 +141,32 @@ fn a_sync_beside_the_making_of_a_hole_leaves_no_older_bytes() {
         let (from, len) = (BLOCK as u64, 4 * BLOCK as u64);
         v.vfs.allocate(&Credentials::root(), f, from, len, Allocate::Punch).unwrap();
     });
+}
+
+#[test]
+fn a_sync_between_the_ops_of_a_large_hole_leaves_no_older_bytes() {
+    const BLOCKS: usize = 24;
+    for seed in [None, Some(1)] {
+        let whole = |v: &Volume| {
+            let f = file(v);
+            v.write(f, 0, &[1; BLOCKS * BLOCK]);
+            f
+        };
+        beside(
+            seed,
+            whole,
+            Point::End,
+            |v, f| {
+                v.write(f, 0, &[2; BLOCKS * BLOCK]);
+                v.vfs.allocate(&Credentials::root(), f, 0, (BLOCKS * BLOCK) as u64, Allocate::Punch).unwrap();
+            },
+            |v, f| {
+                v.vfs.sync().unwrap();
+                let shown = read(&v.after_power_cut(), f, 0, BLOCKS * BLOCK);
+                assert!(!shown.contains(&1), "{:?}", shown.iter().step_by(BLOCK).collect::<Vec<_>>());
+            },
+        );
+    }
 }
 
 #[test]
