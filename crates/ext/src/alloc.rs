@@ -178,8 +178,8 @@ pub struct Alloc {
     groups: Vec<Group>,
     /// Fixed metadata (copies of the superblock, bitmaps, inode tables), ascending, merged.
     fixed: Vec<Range<u64>>,
-    /// The blocks of the journal, in the same way.
-    journal: Vec<Range<u64>>,
+    /// The blocks of the journal and of the orphan file, in the same way.
+    own_files: Vec<Range<u64>>,
     /// Number of blocks outside of `fixed`.
     data_blocks: u64,
     blocks: Mutex<BlockTotals>,
@@ -202,12 +202,12 @@ pub struct Alloc {
 
 impl Alloc {
     /// Makes an allocator over checked descriptors. `trusted`: the counts in them were written by a
-    /// clean unmount. `journal`: the blocks of the journal.
+    /// clean unmount. `own_files`: the blocks of the journal and of the orphan file.
     pub fn new(
         geo: Geometry,
         meta: Arc<Meta>,
         descriptors: Vec<Descriptor>,
-        journal: Vec<Range<u64>>,
+        own_files: Vec<Range<u64>>,
         trusted: bool,
     ) -> Alloc {
         let fixed = fixed_ranges(&geo, &descriptors);
@@ -247,7 +247,7 @@ impl Alloc {
             meta,
             groups,
             fixed,
-            journal: joined(journal),
+            own_files: joined(own_files),
             freeing_inodes: AtomicU64::new(0),
             promised: Arc::default(),
             in_flight: Mutex::default(),
@@ -351,14 +351,14 @@ impl Alloc {
         &self.groups[group.0 as usize].descriptor
     }
 
-    /// Returns true if any of the blocks is metadata at a fixed place, the journal's, or outside the volume: no file
-    /// may own them.
+    /// Returns true if any of the blocks is metadata at a fixed place, the journal's, the orphan file's, or outside
+    /// the volume: no file may own them.
     pub fn is_fixed(&self, start: u64, len: u64) -> bool {
-        self.is_fixed_metadata(start, len) || meets(&self.journal, start, start.saturating_add(len))
+        self.is_fixed_metadata(start, len) || meets(&self.own_files, start, start.saturating_add(len))
     }
 
-    /// Returns true if any of the blocks is metadata at a fixed place, or outside the volume: not even the journal may
-    /// own them.
+    /// Returns true if any of the blocks is metadata at a fixed place, or outside the volume: not even the journal and
+    /// the orphan file may own them.
     pub fn is_fixed_metadata(&self, start: u64, len: u64) -> bool {
         let end = start.saturating_add(len);
         start <= self.geo.first_data_block || end > self.geo.blocks || meets(&self.fixed, start, end)

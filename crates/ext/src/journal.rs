@@ -35,7 +35,7 @@ use crate::head::{read_superblock, write_superblock};
 use crate::health::damaged;
 use crate::write::write_durably;
 
-pub use file::{Journal, LogRun};
+pub use file::Journal;
 pub use log::Log;
 pub use overlay::Replayed;
 pub(crate) use overlay::put_over;

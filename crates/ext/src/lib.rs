@@ -47,6 +47,7 @@
 //! | `block_set` | sets of blocks, as ranges |
 //! | [`place`] | the policies: where data and metadata are placed |
 //! | `head` | the superblock and the descriptors, read and written as they are |
+//! | `own_file` | the blocks of the journal and of the orphan file |
 //! | `data_disk` | the disk that reads and writes contents of files, with the log in front of it |
 //! | `write` | writing several blocks at once |
 //! | [`health`] | the first reason why a volume takes no more changes |
@@ -66,6 +67,7 @@ pub mod journal;
 pub(crate) mod judge;
 pub mod meta;
 pub mod mkfs;
+mod own_file;
 pub mod place;
 pub mod tune;
 mod write;

@@ -40,7 +40,11 @@ impl Checker<'_> {
     }
 
     fn may_be_orphan(&self, ino: InodeNo) -> bool {
-        ino.0 >= self.geo.first_ino && ino.0 <= self.geo.inodes
+        self.is_of_a_file(ino) && !self.superblock.own_files().contains(&ino)
+    }
+
+    fn is_of_a_file(&self, ino: InodeNo) -> bool {
+        (self.geo.first_ino..=self.geo.inodes).contains(&ino.0)
     }
 
     /// Deletes an inode without links; one with links loses the blocks beyond its end when its map is looked at.
@@ -99,7 +103,7 @@ impl Checker<'_> {
 
     /// Checks that a volume without the feature names no inode in use as its orphan file: e2fsck would clear it.
     fn check_no_orphan_file(&mut self, ino: InodeNo) -> Result<(), CheckError> {
-        if !self.may_be_orphan(ino) || self.read_inode(ino)?.1.mode == 0 {
+        if !self.is_of_a_file(ino) || self.read_inode(ino)?.1.mode == 0 {
             return Ok(());
         }
         let issue = Issue::SuperblockField { field: "s_orphan_file_inum", stored: ino.0.into(), should: 0 };
@@ -111,7 +115,7 @@ impl Checker<'_> {
 
     /// Returns the owner and the blocks of the orphan file, or the reason why it cannot be used.
     fn orphan_blocks(&self, ino: InodeNo) -> Result<Result<(Owner, Vec<BlockNo>), String>, CheckError> {
-        if !self.may_be_orphan(ino) {
+        if !self.is_of_a_file(ino) {
             return Ok(Err(format!("s_orphan_file_inum is {ino}, which is no inode of a file")));
         }
         let (_, inode) = self.read_inode(ino)?;

@@ -21,7 +21,7 @@ use super::{extents, xattr};
 use crate::alloc::no_space;
 use crate::alloc::swaparea::SwapRoom;
 use crate::data_disk::DataDisk;
-use crate::format::superblock::{Compat, State};
+use crate::format::superblock::State;
 use crate::format::{GroupNo, InodeNo, Place, Structure, inode};
 use crate::health::damaged;
 use crate::meta::{Freed, Level};
@@ -127,9 +127,7 @@ impl Format for Ext {
     }
 
     fn is_immovable(&self, file: &Self::Node) -> bool {
-        let superblock = self.superblock.lock();
-        let has_orphans = superblock.compat().contains(Compat::ORPHAN_FILE);
-        self.journal == Some(file.ino) || (has_orphans && superblock.orphan_file_inum() == file.ino.0)
+        self.own_files.contains(&file.ino)
     }
 
     fn resident(&self, file: &Self::Node, at: Lbn) -> Result<Option<Vec<u8>>> {

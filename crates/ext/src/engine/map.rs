@@ -118,10 +118,10 @@ impl Ext {
         Ok(block.view(|bytes| (0..self.geo.apb as usize).map(|i| pointer(bytes, i)).collect()))
     }
 
-    /// Returns true if this inode can have none of the blocks, or not all: they are metadata at a fixed place, another
-    /// inode's journal, or outside the volume.
+    /// Returns true if this inode can have none of the blocks, or not all: they are metadata at a fixed place, of
+    /// another inode that is the journal or the orphan file, or outside the volume.
     pub(super) fn cannot_own(&self, ino: InodeNo, start: u64, len: u64) -> bool {
-        match self.journal == Some(ino) {
+        match self.own_files.contains(&ino) {
             true => self.alloc.is_fixed_metadata(start, len),
             false => self.alloc.is_fixed(start, len),
         }

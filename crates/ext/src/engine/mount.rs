@@ -24,6 +24,7 @@ use crate::head::{geometry_of, read_descriptors, read_superblock};
 use crate::health::Health;
 use crate::journal;
 use crate::meta::Meta;
+use crate::own_file::OwnFile;
 use crate::place::windows::Windows;
 use crate::place::{Directories, Policy};
 
@@ -129,7 +130,12 @@ impl Ext {
         if !clean && read_only.is_none() && log.is_none() {
             journal::clear_unnamed(&disk, &geo, &descriptors)?;
         }
-        let mut ext = Ext::assemble(disk, rt, options, superblock, geo, descriptors, clean, read_only, log);
+        let orphan_file = match read_only {
+            None => orphan_file(&disk, &superblock, &geo)?,
+            Some(_) => None,
+        };
+        let mut ext =
+            Ext::assemble(disk, rt, options, superblock, geo, descriptors, clean, read_only, log, orphan_file);
         (ext.replayed, ext.shape.notes) = (replayed, notes);
         ext.check_root()?;
         ext.mark_in_use()?;
@@ -183,10 +189,12 @@ impl Ext {
         clean: bool,
         read_only: Option<String>,
         log: Option<journal::Log>,
+        orphan_file: Option<OwnFile>,
     ) -> Ext {
         let health = Arc::new(Health::default());
         let has_journal = log.is_some();
-        let journal_blocks = log.as_ref().map_or_else(Vec::new, journal::Log::blocks);
+        let mut own_blocks = log.as_ref().map_or_else(Vec::new, journal::Log::blocks);
+        own_blocks.extend(orphan_file.iter().flat_map(OwnFile::blocks));
         let (shared, clock, watched) = (Arc::clone(&disk), Arc::clone(&rt), Arc::clone(&health));
         let meta = Arc::new(Meta::new(shared, clock, watched, geo.block_bytes(), geo.checksums, log));
         let mut shape = shape_of(&superblock, &geo, options.place, read_only);
@@ -204,8 +212,8 @@ impl Ext {
         };
         let directories = descriptors.iter().map(|descriptor| descriptor.used_dirs).collect();
         Ext {
-            alloc: Arc::new(Alloc::new(geo.clone(), Arc::clone(&meta), descriptors, journal_blocks, clean)),
-            journal: superblock.compat().contains(Compat::HAS_JOURNAL).then(|| InodeNo(superblock.journal_inum())),
+            alloc: Arc::new(Alloc::new(geo.clone(), Arc::clone(&meta), descriptors, own_blocks, clean)),
+            own_files: superblock.own_files(),
             form: codec::Form { is_whole: meta.has_journal(), ..codec::Form::of(&geo) },
             meta,
             shape,
@@ -281,6 +289,31 @@ fn refuse_if_marked(superblock: &Superblock, for_writing: bool) -> Result<()> {
         "the volume is marked as damaged: run `moafs fsck -p` or `e2fsck -p` on it, or mount it with `-o ro`"
             .to_owned(),
     ))
+}
+
+/// Finds the blocks of the orphan file, if the volume has one.
+fn orphan_file(disk: &SharedDisk, superblock: &Superblock, geo: &Geometry) -> Result<Option<OwnFile>> {
+    if !superblock.compat().contains(Compat::ORPHAN_FILE) {
+        return Ok(None);
+    }
+    let refused = |problem: &str| {
+        Error::Refused(format!(
+            "the file of deleted and truncated files (s_orphan_file_inum) cannot be used: {problem}; run `moafs fsck -y` or \
+             `e2fsck -fy`, or mount it with `-o ro`"
+        ))
+    };
+    let ino = InodeNo(superblock.orphan_file_inum());
+    if !superblock.compat().contains(Compat::HAS_JOURNAL) {
+        return Err(refused("the volume has no journal"));
+    }
+    if ino.0 < geo.first_ino {
+        return Err(refused(&format!("inode {ino} is no inode of a file")));
+    }
+    match OwnFile::read(disk, geo, ino) {
+        Ok(file) => Ok(Some(file)),
+        Err(error @ Error::Disk { .. }) => Err(error),
+        Err(error) => Err(refused(&error.to_string())),
+    }
 }
 
 /// Returns the blocks that files can never have: as the superblock tells, with the journal, or at least those of the

@@ -122,12 +122,13 @@ impl<'a> ExtOp<'a> {
     /// Has recovery look at an inode before the op changes it.
     ///
     /// # Errors
-    /// EPERM if it is the journal's: the log goes on to be written to its blocks.
+    /// EPERM if it is the journal's, or the orphan file's: the log goes on to be written to its blocks.
     fn touch(&self, node: &Incore) -> Result<()> {
-        if self.ext.journal == Some(node.ino) { Err(Error::Posix(libc::EPERM)) } else { self.ext.touch(node) }
+        if self.ext.own_files.contains(&node.ino) { Err(Error::Posix(libc::EPERM)) } else { self.ext.touch(node) }
     }
 
-    /// Does the same before new attributes are stored. The journal may get those with which it stays what it is.
+    /// Does the same before new attributes are stored. The journal may get those with which it stays what it
+    /// is.
     fn touch_to_put(&self, node: &Incore, attr: &Attr, disk_size: u64) -> Result<()> {
         let stays = {
             let is_kept = attr.nlink > 0 && attr.flags & InodeFlags::IMMUTABLE.bits() != 0;
@@ -875,10 +876,11 @@ impl ExtOp<'_> {
 }
 
 impl Ext {
-    /// Returns the attributes that vfs keeps. The journal is shown as a file that no program may change.
+    /// Returns the attributes that vfs keeps. The journal and the orphan file are shown as files that no program may
+    /// change.
     pub(super) fn attr(&self, node: &Incore) -> Attr {
         let mut attr = attr_of(&node.inode(), node.kind);
-        if self.journal == Some(node.ino) {
+        if self.own_files.contains(&node.ino) {
             attr.flags |= InodeFlags::IMMUTABLE.bits();
         }
         attr

@@ -171,7 +171,7 @@ impl Ext {
 
     /// Reads a member of the list; `None` if the inode cannot be one.
     fn read_orphan(&self, ino: InodeNo) -> Result<Option<Arc<Incore>>> {
-        if ino.0 < self.geo.first_ino {
+        if ino.0 < self.geo.first_ino || self.own_files.contains(&ino) {
             return Ok(None);
         }
         let Some(at) = self.slot_at(ino) else { return Ok(None) };

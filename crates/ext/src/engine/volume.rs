@@ -34,8 +34,9 @@ pub struct Ext {
     pub(super) superblock: Mutex<Superblock>,
     pub(super) meta: Arc<Meta>,
     pub(super) alloc: Arc<Alloc>,
-    /// The inode of the journal, which on volumes that got one while they were mounted is a file with a name.
-    pub(super) journal: Option<InodeNo>,
+    /// The inodes of the journal and of the orphan file. The journal of a volume that got it while it was mounted is a
+    /// file with a name.
+    pub(super) own_files: Vec<InodeNo>,
     pub(super) registry: Arc<Registry>,
     /// In-core inodes that must not be forgotten before a level is on disk: later changes of their names wait for it.
     pub(super) held: Mutex<BTreeMap<(Level, u32), Arc<Incore>>>,

@@ -571,6 +571,13 @@ impl Superblock {
         is_mark.then(|| WriterMark { version: u32_at(raw, 4), mnt_count: u16_at(raw, 8), mtime: u32_at(raw, 12) })
     }
 
+    /// Returns the inodes of the journal and of the orphan file: no op of a client may change them.
+    pub fn own_files(&self) -> Vec<InodeNo> {
+        let journal = self.compat().contains(Compat::HAS_JOURNAL).then_some(self.journal_inum());
+        let orphan_file = self.compat().contains(Compat::ORPHAN_FILE).then_some(self.orphan_file_inum());
+        journal.into_iter().chain(orphan_file).map(InodeNo).collect()
+    }
+
     /// Returns true if a mark lies in the bytes where newer drivers read the owner of the reserved
     /// blocks.
     pub fn has_old_writer_mark(&self) -> bool {

@@ -83,7 +83,7 @@ fn apply(
         Record::AddRange { extent, .. } => Some(extent.start.0..extent.start.0 + u64::from(extent.len)),
         _ => None,
     });
-    let scratch = Scratch::new(disk, geo, journal.blocks(), promised.collect())?;
+    let scratch = Scratch::new(disk, geo, journal.blocks().to_vec(), promised.collect())?;
     let (mut files, mut names) = (Files::new(scratch, sb)?, Names::new(sb));
     for record in records {
         match record {

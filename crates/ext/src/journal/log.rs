@@ -81,7 +81,7 @@ impl Log {
 
     /// Returns the blocks that the journal has on the volume: no other file may own one.
     pub fn blocks(&self) -> Vec<Range<u64>> {
-        self.journal.blocks()
+        self.journal.blocks().to_vec()
     }
 
     /// Returns the number of blocks of the ring.

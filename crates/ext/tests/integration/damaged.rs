@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use moafs_disk::SharedDisk;
 use moafs_disk::mem::MemDisk;
-use moafs_ext::Ext;
 use moafs_ext::check::{CheckOptions, Mode, Outcome, check_volume};
-use moafs_runtime::Timestamp;
+use moafs_ext::{Ext, OpenOptions};
+use moafs_runtime::{Live, Rt, Timestamp};
 use moafs_vfs::api::{Allocate, NewFile, RenameMode, SetAttr};
 use moafs_vfs::defrag::DefragOptions;
 use moafs_vfs::types::{BlockRun, Cookie, FileKind, Ino, Lbn};
@@ -31,16 +31,18 @@ fn block_of(image: &Image, file: &str, lbn: u32) -> u64 {
 fn the_volume_own_blocks_are_never_freed() {
     // The place of the file's first block in its inode.
     for (features, field) in [("extent", "block[5]"), ("^extent,^64bit", "block[0]")] {
-        for is_journal in [false, true] {
-            let made = ["-t", "ext4", "-J", "size=1", "-O", features];
+        for owner in ["inode table", "journal", "orphan file"] {
+            let features = format!("{features},orphan_file");
+            let made = ["-t", "ext4", "-J", "size=1", "-O", &features];
             let Some(image) = Image::make(&made, 24 << 20) else { return };
             image.mounted(|vfs| {
                 let file = create(vfs, "file");
                 write(vfs, file, 0, &[1; 1000]).expect("there is space");
             });
-            let block = match is_journal {
-                false => number(&image.debugfs("imap <2>"), "located at block "),
-                true => block_of(&image, "<8>", 700),
+            let block = match owner {
+                "inode table" => number(&image.debugfs("imap <2>"), "located at block "),
+                "journal" => block_of(&image, "<8>", 700),
+                _ => block_of(&image, "<12>", 1),
             };
             image.debugfs(&format!("set_inode_field file {field} {block}"));
             for is_unlink in [false, true] {
@@ -153,6 +155,60 @@ fn a_journal_with_a_name_is_not_changed() {
         assert_eq!(contents(&vfs, "file"), [7; 5000]);
         assert_eq!(runs(&vfs, JOURNAL), before);
         vfs.close().expect("the volume is whole");
+    }
+}
+
+/// The orphan file stays what it is where a damaged directory has a name for it, or a list leads to it.
+#[test]
+fn the_orphan_file_is_not_changed() {
+    let Some(image) = Image::make(&["-t", "ext4", "-J", "size=1", "-O", "orphan_file"], 24 << 20) else { return };
+    image.debugfs("ln <12> orphans");
+    let mem = Arc::new(MemDisk::read_from(&image.path).unwrap());
+    let (vfs, root) = (mount(&mem), Credentials::root());
+    let file = vfs.lookup(&root, ROOT, name("orphans")).expect("it is there").ino;
+    let before = runs(&vfs, file);
+    let clear = SetAttr { flags: Some(0), ..SetAttr::default() };
+    assert_eq!(errno(vfs.set_attr(&root, file, &clear)), libc::EPERM);
+    assert_eq!(errno(vfs.unlink(&root, ROOT, name("orphans"))), libc::EPERM);
+    assert_eq!(errno(vfs.link(&root, file, ROOT, name("other"))), libc::EPERM);
+    let renamed = vfs.rename(&root, (ROOT, name("orphans")), (ROOT, name("other")), RenameMode::Replace);
+    assert_eq!(errno(renamed), libc::EPERM);
+    assert_eq!(errno(truncate(&vfs, file, 0)), libc::EPERM);
+    assert_eq!(errno(write(&vfs, file, 0, b"x")), libc::EPERM);
+    vfs.defragment(ROOT, &DefragOptions::default(), &mut |_| true).expect("it leaves the file out");
+    assert_eq!(runs(&vfs, file), before);
+    vfs.forget(file, 1);
+    vfs.close().expect("the volume is whole");
+    mem.write_to(&image.path).unwrap();
+    image.debugfs("unlink orphans");
+    image.judge();
+    image.debugfs("set_super_value last_orphan 12");
+    let mem = Arc::new(MemDisk::read_from(&image.path).unwrap());
+    let (disk, rt): (SharedDisk, Rt) = (Arc::<MemDisk>::clone(&mem), Live::new());
+    let refused = Ext::open(disk, rt, OpenOptions::default()).err().expect("the list is damaged").to_string();
+    assert!(refused.contains("which cannot be a member"), "{refused}");
+    let (outcome, found) = repair(&mem, Mode::Yes);
+    assert!(!outcome.errors_left, "{found:?}");
+    mem.write_to(&image.path).unwrap();
+    image.judge();
+    assert_eq!(number(&image.debugfs("stat <12>"), "Links: "), 1);
+}
+
+/// A volume whose orphan file cannot be found is not written: its blocks could be given away.
+#[test]
+fn a_volume_without_its_orphan_file_is_refused() {
+    for field in ["mode 040755", "links_count 0", "block[0] 7"] {
+        let Some(image) = Image::make(&["-t", "ext4", "-J", "size=1", "-O", "orphan_file"], 24 << 20) else { return };
+        image.debugfs(&format!("set_inode_field <12> {field}"));
+        let mem = Arc::new(MemDisk::read_from(&image.path).unwrap());
+        let (disk, rt): (SharedDisk, Rt) = (Arc::<MemDisk>::clone(&mem), Live::new());
+        let refused = Ext::open(disk, rt, OpenOptions::default()).err().expect(field).to_string();
+        assert!(refused.contains("s_orphan_file_inum") && refused.contains("fsck -y"), "{refused}");
+        let (outcome, found) = repair(&mem, Mode::Yes);
+        assert!(!outcome.errors_left, "{found:?}");
+        mem.write_to(&image.path).unwrap();
+        image.judge();
+        image.mounted(|vfs| create(vfs, "file"));
     }
 }
 
