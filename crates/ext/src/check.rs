@@ -271,6 +271,7 @@ fn sweep(disk: &dyn Disk, sweep: Sweep<'_>, progress: &mut dyn FnMut(Progress)) 
         xattrs: BTreeMap::new(),
         orphans: BTreeSet::new(),
         truncated: BTreeSet::new(),
+        tails: Vec::new(),
         orphan_file: None,
         uncovered: BTreeSet::new(),
         hidden: BTreeMap::new(),

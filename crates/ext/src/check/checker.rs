@@ -66,6 +66,8 @@ pub(super) struct Checker<'a> {
     pub(super) orphans: BTreeSet<u32>,
     /// Those of them that lose the blocks beyond their end in this sweep.
     pub(super) truncated: BTreeSet<u32>,
+    /// The last blocks of these, and the bytes in them that are the file's.
+    pub(super) tails: Vec<(BlockNo, usize)>,
     /// The orphan file, if it can be used: it has no name.
     pub(super) orphan_file: Option<InodeNo>,
     /// Groups with inodes in use that this sweep has not looked at, since their descriptors hid them.

@@ -37,6 +37,7 @@ impl Checker<'_> {
         }
         tell(1, total, total);
         self.find_claims()?;
+        self.zero_tails()?;
         self.check_refcounts()?;
         if !self.is_dir(InodeNo::ROOT) && self.log.found(Issue::RootNotDirectory) {
             self.make_directory(InodeNo::ROOT, InodeNo::ROOT, 0o755)?;
@@ -230,6 +231,9 @@ impl Checker<'_> {
             FileKind::Symlink => self.check_symlink(ino, &mut inode, &mapped)?,
             FileKind::Regular => {
                 self.check_size(ino, &mut inode, &mapped);
+                if cut.is_some() {
+                    self.note_tail(&inode, &mapped);
+                }
                 true
             }
             _ => true,

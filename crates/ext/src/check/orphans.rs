@@ -6,10 +6,12 @@ use moafs_vfs::types::FileKind;
 use super::checker::Checker;
 use super::error::CheckError;
 use super::issue::Issue;
+use super::mapped::Mapped;
 use super::scan::Blocks;
 use crate::format::checksum::{ORPHAN_MAGIC, ORPHAN_TAIL_BYTES};
+use crate::format::inode::InodeFlags;
 use crate::format::superblock::{Compat, RoCompat};
-use crate::format::{BlockNo, InodeNo, Owner, Sealed, Structure, u32_at};
+use crate::format::{BlockNo, Inode, InodeNo, Owner, Sealed, Structure, u32_at};
 
 /// The most members that are followed.
 const ORPHANS_MAX: usize = 65_536;
@@ -57,6 +59,29 @@ impl Checker<'_> {
         })?;
         if has_links {
             self.truncated.insert(ino.0);
+        }
+        Ok(())
+    }
+
+    /// Notes the last block of a truncated file: the truncation may not have come to the bytes behind the end.
+    pub(super) fn note_tail(&mut self, inode: &Inode, mapped: &Mapped) {
+        let (block_size, is_elsewhere) =
+            (u64::from(self.geo.block_size), InodeFlags::INLINE_DATA | InodeFlags::ENCRYPT);
+        let (last, within) = (inode.size / block_size, (inode.size % block_size) as usize);
+        if within == 0 || inode.flags.intersects(is_elsewhere) {
+            return;
+        }
+        let run = mapped.runs.iter().find(|run| (run.lbn..run.end()).contains(&last) && !run.unwritten);
+        self.tails.extend(run.map(|run| (BlockNo(run.start.0 + (last - run.lbn)), within)));
+    }
+
+    /// Zeroes what lies behind the ends of truncated files: most drivers show it when such a file grows again.
+    pub(super) fn zero_tails(&mut self) -> Result<(), CheckError> {
+        for (block, within) in std::mem::take(&mut self.tails) {
+            // A block that another inode claims as well is not changed.
+            if !self.sharing.has(block) {
+                self.volume.change(block, |bytes| bytes[within..].fill(0))?;
+            }
         }
         Ok(())
     }

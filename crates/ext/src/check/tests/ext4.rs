@@ -674,6 +674,36 @@ fn volumes_of_all_kinds_are_clean() {
     }
 }
 
+/// A file that a crash left half truncated: behind its end its last block has zeros, as after a mount.
+#[test]
+fn the_last_block_of_a_truncated_file_is_zeroed_behind_its_end() {
+    let pointers = ["-t", "ext4", "-b", "1024", "-J", "size=1", "-O", "^extent,^64bit,orphan_file"];
+    for (options, is_listed) in [(FULL, true), (FULL, false), (&pointers, true)] {
+        let Some(disk) = made(options, "16M") else { return };
+        let disk = Arc::new(disk);
+        let bench = Bench::new(&disk);
+        let ino = bench.find("/large");
+        let block = bench.blocks(ino).into_iter().find(|(lbn, _)| *lbn == 97).expect("it is no hole").1;
+        bench.inode(ino, |inode| inode.size = 97 * 1024 + 100);
+        if is_listed {
+            bench.superblock(|raw| put_u32(raw, 0xE8, ino.0));
+        } else {
+            bench.orphan_block(|block| put_u32(block, 8, ino.0));
+            bench.superblock(|raw| put_u32(raw, 0x64, u32_at(raw, 0x64) | 0x1_0000));
+        }
+        let bytes = |disk: &MemDisk| {
+            let mut bytes = vec![0; 1024];
+            disk.peek(block * 1024, &mut bytes);
+            bytes
+        };
+        assert!(bytes(&disk)[..476].iter().all(|byte| *byte == b'l'), "they are the file's");
+        assert_eq!(run_shared(&disk, Mode::Preen).exit_code(), 1);
+        let found = bytes(&disk);
+        assert!(found[..100].iter().all(|byte| *byte == b'l') && found[100..].iter().all(|byte| *byte == 0));
+        judge::assert_clean(&disk, "truncated");
+    }
+}
+
 /// The same damage on a volume without any checksum must not get past the rules.
 #[test]
 fn damage_is_found_without_checksums() {
