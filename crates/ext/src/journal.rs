@@ -10,6 +10,7 @@
 //!
 //! | module | content |
 //! |---|---|
+//! | `backup` | finding a journal that the superblock does not lead to |
 //! | `file` | [`Journal`]: where its blocks lie in the volume |
 //! | `replay` | the scan of the log: which transactions count, and what they leave |
 //! | `fast_commit` | what the kernel has changed since the last transaction |
@@ -17,6 +18,7 @@
 //! | `home` | writing it out |
 //! | `log` | [`Log`], which appends transactions |
 
+mod backup;
 mod fast_commit;
 mod file;
 mod home;
@@ -30,11 +32,11 @@ use moafs_disk::{DiskExt, Kind, Lba, Op, Request, SharedDisk, Tag};
 use moafs_vfs::{Error, Result};
 
 use crate::format::superblock::{Incompat, State};
-use crate::format::{BlockNo, Descriptor, Geometry, InodeNo, Place, Structure, Superblock, u16_at};
+use crate::format::{BlockNo, Descriptor, Geometry, InodeNo, Superblock, u16_at};
 use crate::head::{read_superblock, write_superblock};
-use crate::health::damaged;
 use crate::write::write_durably;
 
+pub(crate) use backup::find as find_again;
 pub use file::Journal;
 pub use log::Log;
 pub use overlay::Replayed;
@@ -46,10 +48,7 @@ pub use replay::{Logged, Replay};
 /// # Errors
 /// [`Error::Refused`] for journals that are not supported; damage of the journal, and device errors.
 pub fn read_through(disk: &SharedDisk, sb: &Superblock, geo: &Geometry) -> Result<(SharedDisk, Replay)> {
-    let Some(journal) = Journal::open(disk, sb, geo)? else {
-        let place = Place::of(Structure::Superblock);
-        return Err(damaged(place.damage("the volume claims to have a journal to replay, but no journal")));
-    };
+    let journal = open_to_mount(disk, sb, geo)?;
     let replay = journal.scan()?;
     Ok((shown(disk, geo, &journal, &replay)?, replay))
 }
@@ -103,15 +102,26 @@ pub(crate) fn log_fast_commits(
     Ok((journal, Replay { transactions: replay.transactions + logged.transactions, ..logged }))
 }
 
+/// Opens the journal of a volume that is to be mounted.
+fn open_to_mount(disk: &SharedDisk, sb: &Superblock, geo: &Geometry) -> Result<Journal> {
+    let refused = |problem: &str| {
+        let text = format!("the journal cannot be used: {problem}; run `moafs fsck -y` on the volume");
+        Error::Refused(text)
+    };
+    match Journal::open(disk, sb, geo) {
+        Ok(Some(journal)) => Ok(journal),
+        Ok(None) => Err(refused("the superblock says that it has to be replayed, and that there is none")),
+        Err(error @ Error::Damaged { .. }) => Err(refused(&error.to_string())),
+        Err(error) => Err(error),
+    }
+}
+
 /// Opens the journal of a volume for writing, and replays it first if it `needs_replay`.
 ///
 /// # Errors
 /// [`Error::Refused`] for journals that are not supported; damage of the journal, and device errors.
 pub fn recover(disk: &SharedDisk, sb: &Superblock, geo: &Geometry, needs_replay: bool) -> Result<(Log, Replay)> {
-    let Some(mut journal) = Journal::open(disk, sb, geo)? else {
-        let place = Place::of(Structure::Superblock);
-        return Err(damaged(place.damage("the volume claims to have a journal to replay, but no journal")));
-    };
+    let mut journal = open_to_mount(disk, sb, geo)?;
     if journal.superblock.end - journal.superblock.first < LOG_BLOCKS_MIN {
         return Err(Error::Refused(format!(
             "the journal has {} blocks, too few to write to: make it larger with `tune2fs -J`, or mount the volume with \

@@ -44,15 +44,28 @@ impl OwnFile {
     /// # Errors
     /// Damage if the inode is not that of a regular file in use, or its map is damaged or has holes; device errors.
     pub(crate) fn read(disk: &SharedDisk, geo: &Geometry, ino: InodeNo) -> Result<OwnFile> {
-        let volume = Volume { disk, geo };
-        let (inode, table) = volume.inode(ino)?;
+        let (inode, table) = Volume { disk, geo }.inode(ino)?;
+        OwnFile::of(disk, geo, ino, &inode, table)
+    }
+
+    /// Finds the blocks of a file with this inode, which lies in a block of the inode table.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub(crate) fn of(
+        disk: &SharedDisk,
+        geo: &Geometry,
+        ino: InodeNo,
+        inode: &Inode,
+        table: BlockNo,
+    ) -> Result<OwnFile> {
         let place = Place::new(Structure::Inode(ino), table);
         if inode.kind() != Some(FileKind::Regular) || inode.links == 0 {
             return Err(damaged(place.damage("this is not the inode of a regular file in use")));
         }
         let blocks = inode.size / u64::from(geo.block_size);
         let blocks = u32::try_from(blocks.min(geo.blocks)).unwrap_or(u32::MAX);
-        let (runs, maps) = volume.runs(&inode, inode.owner(ino), table, blocks)?;
+        let (runs, maps) = Volume { disk, geo }.runs(inode, inode.owner(ino), table, blocks)?;
         if runs.is_empty() {
             return Err(damaged(place.damage("the file has no blocks")));
         }
@@ -77,6 +90,22 @@ pub(crate) fn read_block(disk: &SharedDisk, geo: &Geometry, block: BlockNo, kind
     read.map_err(|source| Error::disk(format!("reading block {block}"), source))
 }
 
+/// Returns the block that holds an inode, and the byte of that where its slot begins.
+///
+/// # Errors
+/// Damage if the volume has no such inode, or its descriptor is damaged; device errors.
+pub(crate) fn raw_inode(disk: &SharedDisk, geo: &Geometry, ino: InodeNo) -> Result<(BlockNo, usize)> {
+    let Some(at) = geo.locate_inode(ino) else {
+        let problem = format!("it names inode {ino} for a file of its own, but there are only {}", geo.inodes);
+        return Err(damaged(Place::of(Structure::Superblock).damage(problem)));
+    };
+    let (block, offset) = geo.locate_descriptor(at.group);
+    let bytes = read_block(disk, geo, block, Kind::Descriptors)?;
+    let slot = &bytes[offset..offset + geo.desc_size as usize];
+    let descriptor = Descriptor::decode(slot, at.group, geo).map_err(damaged)?;
+    Ok((BlockNo(descriptor.inode_table.0 + u64::from(at.table_block)), at.offset))
+}
+
 /// A volume that is read as it lies on the disk, block by block.
 struct Volume<'a> {
     disk: &'a SharedDisk,
@@ -90,17 +119,9 @@ impl Volume<'_> {
 
     /// Reads an inode, and returns it with the block that holds it.
     fn inode(&self, ino: InodeNo) -> Result<(Inode, BlockNo)> {
-        let Some(at) = self.geo.locate_inode(ino) else {
-            let problem = format!("it names inode {ino} for a file of its own, but there are only {}", self.geo.inodes);
-            return Err(damaged(Place::of(Structure::Superblock).damage(problem)));
-        };
-        let (block, offset) = self.geo.locate_descriptor(at.group);
-        let bytes = self.block(block, Kind::Descriptors)?;
-        let slot = &bytes[offset..offset + self.geo.desc_size as usize];
-        let descriptor = Descriptor::decode(slot, at.group, self.geo).map_err(damaged)?;
-        let table = BlockNo(descriptor.inode_table.0 + u64::from(at.table_block));
+        let (table, offset) = raw_inode(self.disk, self.geo, ino)?;
         let bytes = self.block(table, Kind::Inodes)?;
-        let slot = &bytes[at.offset..at.offset + self.geo.inode_size as usize];
+        let slot = &bytes[offset..offset + self.geo.inode_size as usize];
         let place = Place::new(Structure::Inode(ino), table);
         self.geo.checksums.verify(Sealed::Inode(ino), slot).map_err(|problem| damaged(place.damage(problem)))?;
         Ok((Inode::parse(slot, self.geo), table))

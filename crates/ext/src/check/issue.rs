@@ -82,6 +82,8 @@ pub enum Issue {
     JournalNotEmpty { start: u32 },
     /// The journal cannot be replayed behind its first transactions, or at all; a repair drops what it holds there.
     JournalDamaged { problem: String, transactions: u32 },
+    /// The superblock does not lead to the journal, but the copy of its inode does, or the reserved inode itself.
+    JournalInode { problem: String },
     /// The last user of the journal gave up with an error.
     JournalError { errno: i32 },
     /// The orphan file cannot be used.
@@ -244,6 +246,7 @@ impl Issue {
                 | Issue::OrphanLeft { .. }
                 | Issue::DescriptorFlags { .. }
                 | Issue::JournalNotReplayed { .. }
+                | Issue::JournalInode { .. }
                 | Issue::JournalError { .. }
                 | Issue::OrphanFileInUse { .. }
                 | Issue::HiddenInode { .. }
@@ -358,6 +361,9 @@ impl std::fmt::Display for Issue {
                 "the journal can be replayed up to its transaction {transactions}, what it holds behind that is lost \
                  with a repair: {problem}"
             ),
+            JournalInode { problem } => {
+                write!(f, "the journal cannot be found ({problem}), but the superblock has a copy of its inode")
+            }
             JournalError { errno } => write!(f, "the last user of the journal gave up with error {errno}"),
             OrphanFile { problem } => write!(f, "the orphan file cannot be used: {problem}"),
             OrphanFileInUse { count: 0 } => {

@@ -43,7 +43,7 @@ pub(super) fn prepare(disk: &SharedDisk, options: &CheckOptions) -> Result<Prepa
         Prepared { disk: Arc::clone(disk), log, transactions: 0, must_check: false, is_stuck: false, is_copy: false };
     // The check itself reports what cannot be read at all, or is not checked.
     let Ok(Chosen { sb, geo, copy, .. }) = superblock::choose(&**disk, options.superblock) else { return Ok(prepared) };
-    let has_journal = sb.compat().contains(Compat::HAS_JOURNAL) && sb.journal_inum() != 0;
+    let has_journal = sb.compat().contains(Compat::HAS_JOURNAL) && !sb.has_external_journal();
     let is_left_alone = copy.is_some() && options.mode != Mode::Yes;
     if !has_journal || is_left_alone || superblock::supported(sb.clone(), geo.clone()).is_err() {
         return Ok(prepared);
@@ -51,7 +51,8 @@ pub(super) fn prepare(disk: &SharedDisk, options: &CheckOptions) -> Result<Prepa
     // Copies do not say whether there is something to replay.
     prepared.is_copy = copy.is_some();
     let needs_replay = prepared.is_copy || journal::needs_replay(&sb);
-    let journal = match Journal::open(disk, &sb, &geo) {
+    let (opened, sb) = prepared.open_or_find(sb, &geo)?;
+    let journal = match opened {
         Ok(Some(journal)) => journal,
         Ok(None) => return Ok(prepared),
         Err(error) if needs_replay => {
@@ -74,6 +75,28 @@ pub(super) fn prepare(disk: &SharedDisk, options: &CheckOptions) -> Result<Prepa
 }
 
 impl Prepared {
+    /// Opens the journal; one that the superblock does not lead to is found again. Returns the superblock that leads to
+    /// it as well.
+    #[allow(clippy::type_complexity)]
+    fn open_or_find(
+        &mut self,
+        sb: Superblock,
+        geo: &Geometry,
+    ) -> Result<(Result<Option<Journal>, Error>, Superblock), CheckError> {
+        let opened = Journal::open(&self.disk, &sb, geo);
+        let Err(Error::Damaged { structure, problem, .. }) = &opened else { return Ok((opened, sb)) };
+        let Some(found) = journal::find_again(&self.disk, &sb, geo)? else { return Ok((opened, sb)) };
+        let problem = format!("{structure}: {problem}");
+        if self.log.found(Issue::JournalInode { problem }) {
+            found.write(&self.disk, geo)?;
+            self.log.modified = true;
+        } else {
+            self.disk = found.shown(&self.disk, geo);
+        }
+        self.must_check = true;
+        Ok((Ok(Some(found.journal)), found.superblock))
+    }
+
     fn replay(
         &mut self,
         journal: Journal,

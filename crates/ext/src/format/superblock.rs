@@ -527,6 +527,11 @@ impl Superblock {
         self.array_at(0xD0)
     }
 
+    /// Returns true if the volume has a journal that is on another device.
+    pub fn has_external_journal(&self) -> bool {
+        self.compat().contains(Compat::HAS_JOURNAL) && self.journal_inum() == 0 && self.journal_uuid() != [0; 16]
+    }
+
     /// Sets the fields of a journal on another device to zero.
     pub fn clear_external_journal(&mut self) {
         self.raw[0xD0..0xE0].fill(0);
@@ -552,6 +557,13 @@ impl Superblock {
         for (i, word) in words.enumerate() {
             put_u32(&mut self.raw[..], 0x10C + 4 * i, word);
         }
+    }
+
+    /// Returns the copy of the journal's inode: its `i_block` and its size; `None` if there is none.
+    pub fn journal_backup(&self) -> Option<([u32; 15], u64)> {
+        let word = |i: usize| u32_at(&self.raw[..], 0x10C + 4 * i);
+        let size = join32(word(16), word(15));
+        (self.jnl_backup_type() == 1).then(|| (std::array::from_fn(word), size))
     }
 
     fn array_at<const N: usize>(&self, at: usize) -> [u8; N] {

@@ -34,12 +34,21 @@ impl Journal {
         if !sb.compat().contains(Compat::HAS_JOURNAL) {
             return Ok(None);
         }
-        if sb.journal_inum() == 0 {
+        if sb.has_external_journal() {
             return Err(Error::Refused(
                 "the journal is on another device, which is not supported: mount the volume with the kernel".to_owned(),
             ));
         }
-        let file = OwnFile::read(disk, geo, InodeNo(sb.journal_inum()))?;
+        let ino = InodeNo(sb.journal_inum());
+        if ino != InodeNo::JOURNAL && ino.0 < geo.first_ino {
+            let problem = format!("s_journal_inum is {ino}, should be {}", InodeNo::JOURNAL);
+            return Err(damaged(Place::of(Structure::Superblock).damage(problem)));
+        }
+        Journal::of(disk, geo, OwnFile::read(disk, geo, ino)?).map(Some)
+    }
+
+    /// Opens the journal in a file.
+    pub(super) fn of(disk: &SharedDisk, geo: &Geometry, file: OwnFile) -> Result<Journal> {
         let mapped = file.runs.last().map_or(0, |run| u64::from(run.at) + u64::from(run.len));
         let bytes = read_block(disk, geo, file.runs[0].start, Kind::Journal)?;
         let superblock =
@@ -48,7 +57,7 @@ impl Journal {
         sorted.sort_by_key(|run| run.start);
         let superblock_bytes = bytes[..SUPERBLOCK_BYTES].to_vec();
         let (disk, geo, blocks) = (Arc::clone(disk), geo.clone(), file.blocks());
-        Ok(Some(Journal { disk, geo, runs: file.runs, sorted, blocks, superblock, superblock_bytes }))
+        Ok(Journal { disk, geo, runs: file.runs, sorted, blocks, superblock, superblock_bytes })
     }
 
     /// Returns the journal's superblock.

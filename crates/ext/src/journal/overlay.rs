@@ -44,14 +44,15 @@ impl Replayed {
             let (copy, _) = journal.locate(logged.at)?;
             Some((home.0, Contents::Logged { copy, escaped: logged.escaped }))
         };
+        let copies = replay.blocks.iter().filter_map(copy).collect();
+        Replayed { copies, ..Replayed::changed(inner, geo, Changed::new()) }
+    }
+
+    /// Makes a disk that shows changed blocks.
+    pub(super) fn changed(inner: SharedDisk, geo: &Geometry, changed: Changed) -> Replayed {
         let limits = Limits { read_only: true, ..inner.limits().clone() };
-        Replayed {
-            copies: replay.blocks.iter().filter_map(copy).collect(),
-            limits,
-            block_bytes: geo.block_bytes(),
-            batches: Completions::default(),
-            inner,
-        }
+        let (block_bytes, batches) = (geo.block_bytes(), Completions::default());
+        Replayed { copies: BTreeMap::new(), limits, block_bytes, batches, inner }.with(changed)
     }
 
     /// Shows what fast commits change as well.

@@ -8,10 +8,11 @@ use std::sync::Arc;
 
 use moafs_disk::mem::MemDisk;
 use moafs_disk::{DiskExt, Kind, Lba, SharedDisk, Tag};
+use moafs_ext::check::{CheckOptions, Mode, Outcome, check_volume};
 use moafs_ext::format::{Geometry, Superblock};
 use moafs_ext::journal::{self, Journal, Replay};
 use moafs_ext::{Ext, OpenOptions};
-use moafs_runtime::Live;
+use moafs_runtime::{Live, Timestamp};
 use moafs_vfs::Error;
 
 const BLOCK: usize = 1024;
@@ -238,10 +239,106 @@ fn a_journal_on_another_device_is_refused_by_name() {
     }
     let volume = Volume::make("-t ext3", "");
     let disk = volume.disk();
+    disk.poke(1024 + 0xD0, &[7; 16]);
     disk.poke(1024 + 0xE0, &[0; 4]);
     let shared: SharedDisk = disk;
     let Err(Error::Refused(text)) = Ext::open(shared, Live::new(), OpenOptions::default()) else { panic!("it opens") };
     assert!(text.contains("another device"), "{text}");
+}
+
+/// Damages after which the superblock does not lead to the journal, as commands of debugfs.
+const LOST: [&str; 9] = [
+    "ssv journal_inum 0",
+    "ssv journal_inum 9999999",
+    "ssv journal_inum 2",
+    "ssv journal_inum 11",
+    "clri <8>",
+    "sif <8> mode 040755",
+    "sif <8> links_count 0",
+    "sif <8> block[0] 0",
+    "sif <8> block[0] 99999999",
+];
+
+fn open_error(disk: &Arc<MemDisk>, read_only: bool) -> String {
+    let shared: SharedDisk = disk.clone();
+    let opened = Ext::open(shared, Live::new(), OpenOptions { read_only, ..OpenOptions::default() });
+    let Err(error @ Error::Refused(_)) = opened else { panic!("it opens, or fails in another way") };
+    error.to_string()
+}
+
+fn repair(disk: &Arc<MemDisk>, mode: Mode) -> (Outcome, Vec<String>) {
+    let shared: SharedDisk = disk.clone();
+    let now = Timestamp { secs: 1_700_000_000, nanos: 0 };
+    let options = CheckOptions { mode, force: true, now, superblock: None };
+    let outcome = check_volume(&shared, &options, &mut |_| {}).expect("it can be checked");
+    let found = outcome.findings.iter().map(|finding| finding.issue.to_string()).collect();
+    (outcome, found)
+}
+
+/// A log that the superblock does not lead to is no empty one: a mount refuses the volume, and a repair finds the
+/// journal by the copy of its inode, and replays it.
+#[test]
+fn a_journal_that_is_lost_is_found_by_its_copy() {
+    if !have("debugfs") || !have("e2fsck") {
+        return;
+    }
+    for (options, damage) in ["-t ext3", "-t ext4"].iter().flat_map(|options| LOST.map(|damage| (options, damage))) {
+        let volume = Volume::make(options, "");
+        let path = volume.image.to_str().unwrap();
+        let homes = HOME as usize * BLOCK..(HOME as usize + 5) * BLOCK;
+        let replayed = volume.replayed_by_e2fsck()[homes.clone()].to_vec();
+        run("debugfs", &["-w", "-R", damage, path], &[0]);
+        let disk = volume.disk();
+        for read_only in [false, true] {
+            let refused = open_error(&disk, read_only);
+            assert!(refused.contains("the journal cannot be used") && refused.contains("moafs fsck -y"), "{refused}");
+        }
+        let before = disk.to_bytes();
+        let (outcome, found) = repair(&disk, Mode::No);
+        assert!(outcome.transactions == 4 && found.len() == 2, "{options} {damage}: {found:?}");
+        assert!(found[0].starts_with("the journal cannot be found"), "{found:?}");
+        assert!(disk.to_bytes() == before, "a look changes nothing");
+        for mode in [Mode::Preen, Mode::Yes] {
+            let disk = volume.disk();
+            let (outcome, found) = repair(&disk, mode);
+            assert!(outcome.transactions == 4 && !outcome.errors_left, "{options} {damage}: {found:?}");
+            assert!(
+                disk.to_bytes()[homes.clone()] == replayed,
+                "{options} {damage}: e2fsck replays it in the same way"
+            );
+            assert_eq!(repair(&disk, Mode::No).1, Vec::<String>::new());
+            let repaired = volume.directory.path().join("repaired");
+            disk.write_to(&repaired).unwrap();
+            run("e2fsck", &["-fn", repaired.to_str().unwrap()], &[0]);
+            let shared: SharedDisk = disk;
+            Ext::open(shared, Live::new(), OpenOptions::default()).expect("it can be written again");
+        }
+    }
+}
+
+/// Without the copy the log is lost, and that is said.
+#[test]
+fn a_journal_that_is_lost_without_a_copy_is_given_up_on_demand_only() {
+    if !have("debugfs") || !have("e2fsck") {
+        return;
+    }
+    let volume = Volume::make("-t ext4", "");
+    let path = volume.image.to_str().unwrap();
+    for damage in ["ssv jnl_backup_type 0", "ssv journal_inum 0", "clri <8>"] {
+        run("debugfs", &["-w", "-R", damage, path], &[0]);
+    }
+    let disk = volume.disk();
+    let refused = open_error(&disk, false);
+    assert!(refused.contains("the journal cannot be used"), "{refused}");
+    let before = disk.to_bytes();
+    let (outcome, found) = repair(&disk, Mode::Preen);
+    assert!(outcome.errors_left && disk.to_bytes() == before, "{found:?}");
+    let (outcome, found) = repair(&disk, Mode::Yes);
+    assert!(!outcome.errors_left && outcome.transactions == 0, "{found:?}");
+    assert!(found[0].starts_with("the journal cannot be replayed"), "{found:?}");
+    let repaired = volume.directory.path().join("repaired");
+    disk.write_to(&repaired).unwrap();
+    run("e2fsck", &["-fn", repaired.to_str().unwrap()], &[0]);
 }
 
 #[test]

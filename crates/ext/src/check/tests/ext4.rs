@@ -541,9 +541,9 @@ const LEFT: &[Case] = &[
         &[],
     ),
     case("magic of the orphan file", |b| b.orphan_block(|block| block[1016] = 0), "orphan_file", &[]),
-    case("links of the journal", |b| b.inode(InodeNo::JOURNAL, |i| i.links = 0), "link_count", &[]),
+    case("links of the journal", |b| b.inode(InodeNo::JOURNAL, |i| i.links = 0), "journal_inode", &[]),
     case("size of the journal", |b| b.inode(InodeNo::JOURNAL, |i| i.size = 1 << 60), "size", &[]),
-    case("mode of the journal", |b| b.inode(InodeNo::JOURNAL, |i| i.mode = 0o040_600), "journal", &[]),
+    case("mode of the journal", |b| b.inode(InodeNo::JOURNAL, |i| i.mode = 0o040_600), "journal_inode", &[]),
     case(
         "a file named as the orphan file, without the feature",
         |b| {
