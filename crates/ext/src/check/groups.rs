@@ -11,7 +11,7 @@ use super::report::Log;
 use super::scan::Blocks;
 use super::volume::Volume;
 use crate::format::group::{BLOCK_UNINIT, INODE_UNINIT};
-use crate::format::{BlockNo, Descriptor, Geometry, GroupNo, Inode, InodeNo, Sealed, Structure};
+use crate::format::{BlockNo, Descriptor, Geometry, GroupNo, Inode, InodeNo, Sealed, Structure, bitmap};
 
 /// Reads the descriptor table; replaces a damaged one by its copy. Returns `None` if the check ends
 /// here.
@@ -194,6 +194,39 @@ impl Checker<'_> {
         // A slot that was never written may hold anything.
         let is_sealed = self.geo.checksums.verify(Sealed::Inode(ino), &slot).is_ok();
         Ok(is_sealed && inode.links > 0 && inode.kind().is_some())
+    }
+
+    /// Looks for inodes in use that their groups hide, without a name that leads to them.
+    pub(super) fn find_hidden(&mut self) -> Result<(), CheckError> {
+        for group in self.geo.all_groups() {
+            let Some(inode) = self.first_hidden(group)? else { continue };
+            let issue = Issue::HiddenUnnamed { group, inode };
+            if self.log.found(issue.clone()) {
+                self.uncover(group)?;
+            } else {
+                self.hidden.entry(group).or_insert(issue);
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the first inode that a group hides. Without checksums of inodes the bitmap must say that it is in use: a
+    /// slot that was never written may hold one of an older volume.
+    fn first_hidden(&self, group: GroupNo) -> Result<Option<InodeNo>, CheckError> {
+        let descriptor = self.descriptors[group.0 as usize];
+        let covered = descriptor.inodes_ever_used(&self.geo)..self.geo.inodes_per_group;
+        let marked = match self.geo.checksums.cover_all() {
+            true => None,
+            false if descriptor.lacks_inode_bitmap(&self.geo) => return Ok(None),
+            false => Some(self.volume.read(descriptor.inode_bitmap)?),
+        };
+        for index in covered.filter(|index| marked.as_ref().is_none_or(|map| bitmap::test(map, *index))) {
+            let ino = self.geo.inode_at(group, index);
+            if self.is_hidden(ino)? {
+                return Ok(Some(ino));
+            }
+        }
+        Ok(None)
     }
 
     /// Has the next sweep look at all inodes of a group.

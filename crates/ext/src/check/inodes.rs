@@ -39,7 +39,12 @@ impl Checker<'_> {
         self.find_claims()?;
         self.zero_tails()?;
         self.check_refcounts()?;
-        if !self.is_dir(InodeNo::ROOT) && self.log.found(Issue::RootNotDirectory) {
+        if self.is_dir(InodeNo::ROOT) {
+            return Ok(());
+        }
+        // The names that led to them may be lost, and a new root takes a free block.
+        self.find_hidden()?;
+        if self.uncovered.is_empty() && self.log.found(Issue::RootNotDirectory) {
             self.make_directory(InodeNo::ROOT, InodeNo::ROOT, 0o755)?;
         }
         Ok(())

@@ -92,6 +92,8 @@ pub enum Issue {
     OrphanFileInUse { count: u32 },
     /// A name leads to an inode in a part of the table that was never used, as the descriptor says.
     HiddenInode { group: GroupNo, directory: InodeNo, name: String, inode: InodeNo },
+    /// An inode is in use in a part of the table that was never used, as the descriptor says, and no name may lead to it.
+    HiddenUnnamed { group: GroupNo, inode: InodeNo },
     /// Blocks are in use in a group whose block bitmap was never written, as its descriptor says.
     BlockBitmapUninit { group: GroupNo },
     /// An inode is mapped by extents, and lacks the flag that says so.
@@ -250,6 +252,7 @@ impl Issue {
                 | Issue::JournalError { .. }
                 | Issue::OrphanFileInUse { .. }
                 | Issue::HiddenInode { .. }
+                | Issue::HiddenUnnamed { .. }
                 | Issue::BlockBitmapUninit { .. }
                 | Issue::ExtentsFlag { .. }
                 | Issue::ExtentsFeature { .. }
@@ -371,6 +374,9 @@ impl std::fmt::Display for Issue {
             }
             OrphanFileInUse { count } => {
                 write!(f, "the orphan file holds {count} inodes that are to be deleted or truncated")
+            }
+            HiddenUnnamed { group, inode } => {
+                write!(f, "inode {inode} is in use, but the descriptor of group {group} says that it never was")
             }
             HiddenInode { group, directory, name, inode } => write!(
                 f,

@@ -314,6 +314,92 @@ fn copies_of_shared_blocks_overwrite_no_hidden_inode() {
     });
 }
 
+/// Damages of the root directory, as commands of debugfs.
+const ROOTS: [&[&str]; 5] = [
+    &["clri <2>"],
+    &["sif <2> mode 0100644"],
+    &["sif <2> mode 0"],
+    &["clri <2>", "clri <11>"],
+    &["clri <2>", "clri <7>"],
+];
+
+/// Makes ten files of one byte each, half of them in a directory and the others behind these in the root. Returns the
+/// bytes with the inodes.
+fn ten_files(image: &Image) -> Vec<(u8, u64)> {
+    let source = image.beside("source");
+    image.debugfs("mkdir dir");
+    let make = |byte: u8| {
+        std::fs::write(&source.path, [byte; 5000]).unwrap();
+        let name = if byte > 5 { format!("f{byte}") } else { format!("dir/f{byte}") };
+        image.debugfs(&format!("write {} {name}", source.path.display()));
+        (byte, number(&image.debugfs(&format!("stat {name}")), "Inode: "))
+    };
+    (1..=10).map(make).collect()
+}
+
+/// Has the descriptor of the first group say that no inode behind this one was ever used.
+fn hide_behind(image: &Image, ino: u64) {
+    let per_group = number(&image.debugfs("show_super_stats -h"), "Inodes per group:         ");
+    image.debugfs(&format!("set_bg 0 itable_unused {}", per_group - ino));
+    image.debugfs("set_bg 0 checksum calc");
+}
+
+/// Repairs a volume without its root: the second check finds nothing, and every file is reached from lost+found.
+fn repair_without_root(image: &Image, files: &[(u8, u64)], what: &str) {
+    let mem = Arc::new(MemDisk::read_from(&image.path).unwrap());
+    let (outcome, found) = repair(&mem, Mode::Yes);
+    assert!(!outcome.errors_left, "{what}: {found:?}");
+    assert_eq!(repair(&mem, Mode::No).1, Vec::<String>::new(), "{what}");
+    mem.write_to(&image.path).unwrap();
+    image.judge();
+    let out = image.beside("out");
+    for (byte, ino) in files {
+        image.debugfs(&format!("dump <{ino}> {}", out.path.display()));
+        assert!(std::fs::read(&out.path).unwrap() == [*byte; 5000], "{what}: inode {ino}");
+        let named = image.debugfs(&format!("ncheck {ino}"));
+        assert!(named.contains("/lost+found/"), "{what}: {named}");
+    }
+}
+
+/// A volume without its root gets a new one, and every file a name in lost+found, those among them that the
+/// descriptors hide.
+#[test]
+fn a_lost_root_loses_no_file() {
+    let kinds: [(&[&str], bool); 5] = [
+        (&["-t", "ext2"], false),
+        (&["-t", "ext3", "-J", "size=1"], false),
+        (&["-t", "ext4", "-J", "size=1"], true),
+        (&["-t", "ext4", "-J", "size=1", "-O", "orphan_file"], true),
+        (&["-t", "ext4", "-J", "size=1", "-O", "^metadata_csum,uninit_bg"], true),
+    ];
+    for (kind, may_hide) in kinds {
+        let Some(whole) = Image::make(kind, 24 << 20) else { return };
+        let files = ten_files(&whole);
+        let table = number(&whole.debugfs("imap <2>"), "located at block ");
+        for is_hiding in [false, true].into_iter().filter(|is_hiding| may_hide || !is_hiding) {
+            for commands in ROOTS {
+                let image = whole.beside("damaged");
+                std::fs::copy(&whole.path, &image.path).unwrap();
+                if is_hiding {
+                    hide_behind(&image, files[4].1);
+                }
+                commands.iter().for_each(|command| drop(image.debugfs(command)));
+                repair_without_root(&image, &files, &format!("{kind:?} {is_hiding} {commands:?}"));
+            }
+            // The start of the inode table: with the root lie the journal, lost+found and the directory.
+            let image = whole.beside("damaged");
+            std::fs::copy(&whole.path, &image.path).unwrap();
+            if is_hiding {
+                hide_behind(&image, files[4].1);
+            }
+            let mut bytes = std::fs::read(&image.path).unwrap();
+            bytes[(table * BLOCK) as usize..((table + 3) * BLOCK) as usize].fill(0);
+            std::fs::write(&image.path, bytes).unwrap();
+            repair_without_root(&image, &files, &format!("{kind:?} {is_hiding}, the start of the table"));
+        }
+    }
+}
+
 /// An index whose entries all lead to the same node, and its entries to the same leaf, each as if it went on with one
 /// hash: a list ends.
 #[test]
