@@ -92,7 +92,7 @@ pub enum Issue {
     OrphanFileInUse { count: u32 },
     /// A name leads to an inode in a part of the table that was never used, as the descriptor says.
     HiddenInode { group: GroupNo, directory: InodeNo, name: String, inode: InodeNo },
-    /// An inode is in use in a part of the table that was never used, as the descriptor says, and no name may lead to it.
+    /// An inode is in use in a part of the table that was never used, as the descriptor says; no name may lead to it.
     HiddenUnnamed { group: GroupNo, inode: InodeNo },
     /// Blocks are in use in a group whose block bitmap was never written, as its descriptor says.
     BlockBitmapUninit { group: GroupNo },

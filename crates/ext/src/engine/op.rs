@@ -276,19 +276,21 @@ impl<'a> ExtOp<'a> {
         };
         loop {
             let freeing = ext.alloc.freeing();
-            if let Some(found) = ext.alloc.inode(first, directory)? {
-                return Ok(found);
-            }
-            for group in inodes::file_groups(&ext.geo, first, parent.ino) {
-                if ext.alloc.counts(group).free_inodes > 0
-                    && let Some(found) = ext.alloc.inode(group, directory)?
-                {
-                    return Ok(found);
+            // A group that is damaged is left out: the others are as good as they were.
+            let mut damage = None;
+            let others = inodes::file_groups(&ext.geo, first, parent.ino);
+            let others = others.filter(|group| ext.alloc.counts(*group).free_inodes > 0);
+            for group in std::iter::once(first).chain(others) {
+                match ext.alloc.inode(group, directory) {
+                    Ok(Some(found)) => return Ok(found),
+                    Ok(None) => {}
+                    Err(error @ Error::Damaged { .. }) => damage = damage.or(Some(error)),
+                    Err(error) => return Err(error),
                 }
             }
             // With a journal numbers are free at once, and no commit can be waited for within an op.
             if freeing == 0 || ext.meta.has_journal() {
-                return Err(no_space());
+                return Err(damage.unwrap_or_else(no_space));
             }
             ext.meta.wait_for_host(|| ext.finish_freeing(freeing))?;
         }

@@ -1,5 +1,5 @@
-//! Finding a journal that the superblock does not lead to any more: its number, or its inode, is damaged. The superblock
-//! keeps a copy of what the inode leads to (`s_jnl_blocks`).
+//! Finding a journal that the superblock does not lead to any more: its number, or its inode, is damaged. The
+//! superblock keeps a copy of what the inode leads to (`s_jnl_blocks`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -14,6 +14,9 @@ use moafs_vfs::{Credentials, Format, Vfs};
 
 use crate::image::{BLOCK, Image, ROOT, create, errno, mount, name, truncate, write};
 
+/// A file that is to be made.
+const NEW: NewFile<'_> = NewFile { kind: FileKind::Regular, perm: 0o644, umask: 0, rdev: 0, target: None };
+
 /// Returns the first number behind `label` in the output of a tool.
 fn number(text: &str, label: &str) -> u64 {
     let (_, number) = text.split_once(label).expect("the label");
@@ -264,26 +267,49 @@ fn a_root_with_levels_and_no_entries_takes_no_data() {
     image.judge();
 }
 
-/// A descriptor that says of inodes in use that they never were: a new inode beside one leaves it as it is.
+/// A descriptor that says of inodes in use that they never were: a new inode leaves them as they are, and is made in
+/// another group if there is one.
 #[test]
 fn a_new_inode_harms_none_that_its_descriptor_hides() {
     let made = ["-t", "ext4", "-J", "size=1", "-E", "lazy_itable_init=1"];
-    let Some(image) = Image::make(&made, 16 << 20) else { return };
-    let source = image.beside("source");
-    std::fs::write(&source.path, [7; 5000]).unwrap();
-    for number in 1..=10 {
-        image.debugfs(&format!("write {} f{number}", source.path.display()));
+    for (bytes, made_at) in [(8 << 20, Err(libc::EUCLEAN)), (16 << 20, Ok(1))] {
+        let Some(image) = Image::make(&made, bytes) else { return };
+        ten_files(&image);
+        let per_group = number(&image.debugfs("show_super_stats -h"), "Inodes per group:         ");
+        hide_behind(&image, 12);
+        let mem = Arc::new(MemDisk::read_from(&image.path).unwrap());
+        let vfs = mount(&mem);
+        let created = vfs.create(&Credentials::root(), ROOT, name("new"), &NEW).map(|new| (new.ino.0 - 1) / per_group);
+        assert_eq!(created.map_err(|error| error.errno()), made_at);
+        drop(vfs.close());
+        mem.write_to(&image.path).unwrap();
+        assert_eq!(number(&image.debugfs("stat f10"), "Size: "), 5000);
     }
-    let per_group = number(&image.debugfs("show_super_stats -h"), "Inodes per group:         ");
-    image.debugfs(&format!("set_bg 0 itable_unused {}", per_group - 12));
-    image.debugfs("set_bg 0 checksum calc");
+}
+
+/// A group whose inode bitmap is damaged: new inodes are made in the others.
+#[test]
+fn inodes_are_made_beside_a_damaged_group() {
+    let Some(image) = Image::make(&["-t", "ext4", "-J", "size=1"], 24 << 20) else { return };
+    let kept = image.mounted(|vfs| create(vfs, "kept"));
+    let groups = image.run("dumpe2fs", &[], &[0]).expect("it comes with mke2fs");
+    let (bitmap, per_group) = (number(&groups, "Inode bitmap at "), number(&groups, "Inodes per group:         "));
+    let mut bytes = std::fs::read(&image.path).unwrap();
+    bytes[(bitmap * BLOCK + 40) as usize] ^= 0x10;
+    std::fs::write(&image.path, bytes).unwrap();
     let mem = Arc::new(MemDisk::read_from(&image.path).unwrap());
     let vfs = mount(&mem);
-    let new = NewFile { kind: FileKind::Regular, perm: 0o644, umask: 0, rdev: 0, target: None };
-    assert_eq!(errno(vfs.create(&Credentials::root(), ROOT, name("new"), &new)), libc::EUCLEAN);
-    drop(vfs.close());
+    let new = create(&vfs, "new");
+    assert!(kept.0 <= per_group && new.0 > per_group, "{new:?}");
+    write(&vfs, new, 0, &[7; 5000]).expect("there is space");
+    vfs.fsync(new, false).expect("the disk works");
+    assert_eq!(vfs.failed(), None);
+    vfs.close().expect("what was changed is whole");
+    let (outcome, found) = repair(&mem, Mode::Yes);
+    assert!(!outcome.errors_left, "{found:?}");
     mem.write_to(&image.path).unwrap();
-    assert_eq!(number(&image.debugfs("stat f10"), "Size: "), 5000);
+    image.judge();
+    image.mounted(|vfs| assert_eq!(contents(vfs, "new"), [7; 5000]));
 }
 
 /// Blocks of two owners are copied to where no inode has its blocks, those among them that a descriptor hides.
