@@ -11,6 +11,7 @@
 //! | 1 | the journal and the orphans of a crash | `journal`, `orphans` |
 //! | 1 | inodes and their attributes; maps; indexes | `inodes`, `map`, `extents`, `index` |
 //! | 1 | blocks with more than one owner | `shared` |
+//! | | exchanges of names that a crash of moafs interrupted | `exchanges` |
 //! | 2 | directory blocks and entries | `dirs` |
 //! | 3 | connection to the root | `connect` |
 //! | | names that a crash of moafs left beside newer ones | `renames` |
@@ -34,6 +35,7 @@ mod connect;
 mod counts;
 mod dirs;
 mod error;
+mod exchanges;
 mod extents;
 mod groups;
 mod index;
@@ -283,6 +285,7 @@ fn sweep(disk: &dyn Disk, sweep: Sweep<'_>, progress: &mut dyn FnMut(Progress)) 
     };
     let mut tell = |pass, done, total| progress(Progress { sweep: sweep.number, pass, done, total });
     checker.pass1(&mut tell)?;
+    checker.end_exchanges()?;
     checker.pass2(&mut tell)?;
     if checker.uncovered.is_empty() {
         checker.pass3(&mut tell)?;

@@ -208,6 +208,8 @@ pub enum Issue {
     LinkCount { inode: InodeNo, stored: u16, counted: u32 },
     /// A crash of moafs interrupted a rename: the file has the old name beside the new one.
     RenameInterrupted { inode: InodeNo, directory: InodeNo, name: String },
+    /// An inode still has the temporary name that it got while a crash of moafs interrupted an exchange of its own.
+    ExchangeInterrupted { inode: InodeNo, directory: InodeNo, name: String },
     /// A bitmap says "used" for blocks or inodes that are not in use.
     Leaked { bitmap: Bitmap, group: GroupNo, count: u32, first: Span },
     /// A bitmap says "free" for blocks or inodes that are in use.
@@ -228,7 +230,8 @@ impl Issue {
             Issue::TotalCount { .. }
             | Issue::EntryType { stored: 0, .. }
             | Issue::JournalNotReplayed { .. }
-            | Issue::RenameInterrupted { .. } => Severity::Warning,
+            | Issue::RenameInterrupted { .. }
+            | Issue::ExchangeInterrupted { .. } => Severity::Warning,
             Issue::DescriptorDamaged { copy: None, .. } => Severity::Fatal,
             _ => Severity::Error,
         }
@@ -277,6 +280,7 @@ impl Issue {
                 | Issue::UnattachedEmpty { .. }
                 | Issue::LinkCount { .. }
                 | Issue::RenameInterrupted { .. }
+                | Issue::ExchangeInterrupted { .. }
                 | Issue::Leaked { .. }
                 | Issue::UsedButFree { .. }
                 | Issue::Padding { .. }
@@ -505,6 +509,11 @@ impl std::fmt::Display for Issue {
             LinkCount { inode, stored, counted } => {
                 write!(f, "inode {inode} has link count {stored}, should be {counted}")
             }
+            ExchangeInterrupted { inode, directory, name } => write!(
+                f,
+                "a crash interrupted an exchange of names: inode {inode} has its temporary name '{name}' in directory \
+                 {directory}"
+            ),
             RenameInterrupted { inode, directory, name } => {
                 write!(
                     f,

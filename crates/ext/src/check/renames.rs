@@ -68,7 +68,7 @@ impl Checker<'_> {
     }
 
     /// Calls `each` with every entry of a directory but `.` and `..`, and the block that it is in.
-    fn each_name(
+    pub(super) fn each_name(
         &self,
         directory: InodeNo,
         mut each: impl FnMut((u64, BlockNo), dir::DirEntry<'_>),

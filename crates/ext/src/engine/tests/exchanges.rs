@@ -11,9 +11,11 @@ use moafs_vfs::api::RenameMode;
 use moafs_vfs::types::Cookie;
 
 use super::recovery::{
-    ROOT, close, crash, file_of, make, mount, mount_read_only, new_volume, options, run_background_step, slot_at, who,
+    ROOT, close, crash, file_of, make, mount, mount_read_only, new_volume, options, run_background_step, run_check,
+    slot_at, who,
 };
 use super::*;
+use crate::check;
 use crate::format::dir as codec;
 use crate::format::exchange::NameAt;
 use crate::format::{self, InodeNo};
@@ -205,6 +207,59 @@ fn hash(state: &MemDisk) -> u64 {
     let mut hasher = DefaultHasher::new();
     state.to_bytes().hash(&mut hasher);
     hasher.finish()
+}
+
+/// Cuts the power at every write of some calls: a check then ends what was interrupted as a mount would. In lost+found
+/// it may leave what a mount frees.
+fn judge_checks(before: &[Call], calls: &[Call]) {
+    let (states, recorder) = run(volume(before), calls);
+    let outside = |names: &Names| -> Names {
+        names
+            .iter()
+            .filter(|(name, _)| !name.starts_with("lost+found/"))
+            .map(|(name, ino)| (name.clone(), *ino))
+            .collect()
+    };
+    let states: Vec<Names> = states.iter().map(outside).collect();
+    let mut seen = BTreeSet::new();
+    for cut in 0..recorder.cut_points() {
+        for seed in 0..if recorder.uncertain(cut) > 0 { 8 } else { 1 } {
+            let what = format!("{before:?}, {calls:?}, cut {cut}, seed {seed}");
+            let state = Arc::new(recorder.state(cut, seed, MODES[seed as usize % 4]));
+            if !seen.insert(hash(&state)) {
+                continue;
+            }
+            let wanted = outside(&recovered(Arc::new(state.snapshot())).0[1]);
+            for mode in [check::Mode::Preen, check::Mode::Yes] {
+                let state = Arc::new(state.snapshot());
+                let unchanged = state.to_bytes();
+                run_check(&state, check::Mode::No);
+                assert!(state.to_bytes() == unchanged, "{what}: a check without repairs has written");
+                let outcome = run_check(&state, mode);
+                assert!(!outcome.errors_left, "{what}, {mode:?}: {outcome:#?}");
+                judge::assert_clean(&state, &what);
+                let vfs = mount(&state);
+                let names = outside(&names_of(&vfs));
+                assert_eq!(names, wanted, "{what}, {mode:?}: {outcome:#?}");
+                assert!(states.contains(&names), "{what}");
+                close(vfs, &state);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_check_ends_an_interrupted_exchange_as_a_mount_does() {
+    for exchange in [Exchange("a/w", "b/t"), Exchange("b/t", "a/w")] {
+        judge_checks(&FILES, &[exchange]);
+        judge_checks(&with(&[Link("a/w", "b/w2"), Link("b/t", "a/t2")]), &[exchange]);
+    }
+    let directories = with(&[Dir("a/d"), Dir("b/e"), File("a/x")]);
+    judge_checks(&directories, &[Exchange("a/d", "b/e")]);
+    judge_checks(&directories, &[Exchange("a/d", "b/t")]);
+    judge_checks(&directories, &[Exchange("b/t", "a/d")]);
+    judge_checks(&directories, &[Exchange("a/w", "a/x")]);
+    judge_checks(&directories, &[Exchange("a/w", "b/t"), Exchange("a/x", "a/w")]);
 }
 
 /// Two files with one name each, in two directories.

@@ -12,6 +12,7 @@ use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
 use super::*;
+use crate::check::{self, CheckOptions};
 use crate::format::InodeNo;
 
 pub(super) const ROOT: Ino = Ino(2);
@@ -99,6 +100,11 @@ pub(super) fn content(vfs: &Vfs<Ext>, ino: Ino) -> Vec<u8> {
     let read = vfs.read(ino, 0, &mut bytes).expect("it can be read");
     bytes.truncate(read);
     bytes
+}
+
+pub(super) fn run_check(mem: &MemDisk, mode: check::Mode) -> check::Outcome {
+    let options = CheckOptions { mode, force: true, superblock: None, now: Timestamp::new(1_700_000_100, 0) };
+    check::check(mem, &options, &mut |_| ()).unwrap()
 }
 
 pub(super) fn close(vfs: Vfs<Ext>, mem: &MemDisk) {

@@ -12,10 +12,10 @@ use moafs_vfs::types::Cookie;
 use super::exchanges::temporary_name;
 use super::recovery::{
     LINKS, ROOT, close, content, crash, file_of, make, mount, mount_read_only, new_volume, options, poke16, poke32,
-    run_background_step, slot_at, who,
+    run_background_step, run_check, slot_at, who,
 };
 use super::*;
-use crate::check::{self, CheckOptions};
+use crate::check;
 
 /// A rename: from a name in one directory to a name in another.
 struct Case {
@@ -318,11 +318,6 @@ fn repaired_by_e2fsck(mem: &MemDisk) -> Option<Arc<MemDisk>> {
     let said = judge::run("e2fsck", &["-fy"], &image);
     assert!(matches!(said.code, Some(0 | 1)), "{}", said.text);
     Some(Arc::new(MemDisk::read_from(&image).unwrap()))
-}
-
-fn run_check(mem: &MemDisk, mode: check::Mode) -> check::Outcome {
-    let options = CheckOptions { mode, force: true, superblock: None, now: Timestamp::new(1_700_000_100, 0) };
-    check::check(mem, &options, &mut |_| ()).unwrap()
 }
 
 fn ended_renames(outcome: &check::Outcome) -> usize {
