@@ -17,7 +17,7 @@ use crate::block_set::BlockSet;
 use crate::format::extent::{Extent, build};
 use crate::format::group::{BLOCK_UNINIT, INODE_UNINIT, INODE_ZEROED};
 use crate::format::inode::{EXTRA_BYTES, InodeFlags};
-use crate::format::map::POINTERS;
+use crate::format::map::{POINTERS, Path};
 use crate::format::reserve::Reserved;
 use crate::format::superblock::{Compat, Incompat};
 use crate::format::{BlockNo, Descriptor, Geometry, GroupNo, Inode, InodeNo, Superblock};
@@ -125,6 +125,45 @@ pub(super) fn place(shape: Shape, options: &MkfsOptions) -> Result<VolumeLayout,
 struct Planner {
     layout: VolumeLayout,
     now: Timestamp,
+}
+
+/// The block map of a file that is placed in the order of its blocks.
+#[derive(Default)]
+struct PointerMap {
+    pointers: [u32; POINTERS],
+    /// The indirect blocks on the way to the block that was placed last, each with its entries: index and pointer.
+    way: Vec<(u64, Vec<(u32, u32)>)>,
+    /// The other indirect blocks.
+    full: Vec<MapNode>,
+}
+
+impl PointerMap {
+    /// Puts a pointer to `block` where a way leads (see [`Path::indices`]).
+    fn point(&mut self, indices: &[u32], block: u64) {
+        match *indices {
+            [slot] => self.pointers[slot as usize] = block as u32,
+            [.., index] => self.way[indices.len() - 2].1.push((index, block as u32)),
+            [] => unreachable!("a way begins in the inode"),
+        }
+    }
+
+    /// Begins an indirect block where a way leads; those on it that the next file blocks do not lie below are full.
+    fn begin_node(&mut self, indices: &[u32], block: u64) {
+        self.full.extend(self.way.drain(indices.len() - 1..).map(node_of));
+        self.point(indices, block);
+        self.way.push((block, Vec::new()));
+    }
+
+    /// Returns the pointers of the inode, and all indirect blocks.
+    fn end(mut self) -> ([u32; POINTERS], Vec<MapNode>) {
+        self.full.extend(self.way.into_iter().map(node_of));
+        (self.pointers, self.full)
+    }
+}
+
+/// Returns an indirect block with these entries.
+fn node_of((block, entries): (u64, Vec<(u32, u32)>)) -> MapNode {
+    MapNode { block: BlockNo(block), contents: MapContents::Pointers(entries) }
 }
 
 impl Planner {
@@ -270,51 +309,30 @@ impl Planner {
     /// Places a file that indirect blocks map: each block in the order of the file, indirect blocks before what they
     /// map.
     fn place_pointers(&mut self, mut file: PlannedFile, from: u64, blocks: u64) -> Result<PlannedFile, MkfsError> {
-        let apb = u64::from(self.geo().apb);
-        let direct = (POINTERS - 3) as u64;
+        let apb = self.geo().apb;
         let mut at = from;
-        let mut pointers = [0; POINTERS];
         let mut next = |planner: &mut Planner| {
             let block = planner.take_run(at, 1)?;
             at = block + 1;
             Ok(block)
         };
-        // The double indirect block, once there is one, and the indirect block in use.
-        let (mut double, mut indirect): (Option<MapNode>, Option<MapNode>) = (None, None);
-        let fill =
-            |node: &mut Option<MapNode>, index: u64, block: u64| match node.as_mut().map(|node| &mut node.contents) {
-                Some(MapContents::Pointers(entries)) => entries.push((index as u32, block as u32)),
-                _ => unreachable!("the block was made before what it maps"),
-            };
-        let empty = |block: u64| Some(MapNode { block: BlockNo(block), contents: MapContents::Pointers(Vec::new()) });
+        let mut map = PointerMap::default();
         for lbn in 0..blocks {
-            let behind = lbn.checked_sub(direct);
-            if let Some(behind) = behind.filter(|behind| behind.is_multiple_of(apb)) {
-                if behind == apb {
-                    let block = next(self)?;
-                    pointers[POINTERS - 2] = block as u32;
-                    double = empty(block);
-                }
+            let path = Path::of(lbn, apb).ok_or_else(|| self.no_room())?;
+            let indices = path.indices();
+            // An indirect block begins where all indices behind the pointer to it are 0.
+            for depth in (1..indices.len()).filter(|depth| indices[*depth..].iter().all(|index| *index == 0)) {
                 let block = next(self)?;
-                file.nodes.extend(indirect.take());
-                indirect = empty(block);
-                match behind {
-                    0 => pointers[POINTERS - 3] = block as u32,
-                    _ => fill(&mut double, behind / apb - 1, block),
-                }
+                map.begin_node(&indices[..depth], block);
             }
             let block = next(self)?;
-            match behind {
-                None => pointers[lbn as usize] = block as u32,
-                Some(behind) => fill(&mut indirect, behind % apb, block),
-            }
+            map.point(indices, block);
             match file.data.last_mut().filter(|run| run.end == block) {
                 Some(run) => run.end += 1,
                 None => file.data.push(block..block + 1),
             }
         }
-        file.nodes.extend(indirect.into_iter().chain(double));
-        file.inode.block = pointers;
+        (file.inode.block, file.nodes) = map.end();
         file.inode.blocks = (blocks + file.nodes.len() as u64) * u64::from(self.geo().sectors_per_block());
         Ok(file)
     }

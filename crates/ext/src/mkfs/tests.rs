@@ -75,6 +75,15 @@ fn a_terabyte_costs_little_memory() {
 }
 
 #[test]
+fn a_journal_may_reach_behind_triple_indirect_blocks() {
+    let disk = disk_of(300 << 20);
+    let (features, journal_bytes) = (FeatureSet::EXT3, Some(140 << 20));
+    let report = mkfs(&disk, &MkfsOptions { block_size: Some(1024), features, journal_bytes, ..options() }).unwrap();
+    assert_eq!(report.journal_blocks, 140 << 10);
+    judge::assert_clean(&disk, "a long journal");
+}
+
+#[test]
 fn impossible_wishes_are_named() {
     let disk = disk_of(8 << 20);
     let cases = [
@@ -349,6 +358,8 @@ fn layouts_with_other_numbers_are_those_of_mke2fs() {
         Case { journal_mib: Some(1), ..ext4 },
         Case { journal_mib: Some(40), ..ext4 },
         Case { journal_mib: Some(30), ..case("ext3", 140 << 20) },
+        // Behind triple indirect blocks.
+        Case { journal_mib: Some(80), block_size: Some(1024), ..case("ext3", 200 << 20) },
         Case { usage: Some("largefile"), ..ext4 },
         Case { usage: Some("largefile4"), ..case("ext4", 1 << 30) },
         Case { usage: Some("news"), ..ext4 },

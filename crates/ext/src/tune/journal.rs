@@ -151,8 +151,8 @@ impl Groups<'_> {
     fn used_from(&self, first: GroupNo, blocks: u32) -> Result<BlockSet, Error> {
         let mut used = BlockSet::default();
         used.add(0..self.geo.group_start(first).0);
-        // A node of the map for each 256 blocks is more than any map of a file has.
-        let mut missing = u64::from(blocks) + u64::from(blocks) / 256 + 8;
+        // A node for each 64 blocks is more than any map of a file has.
+        let mut missing = u64::from(blocks) + u64::from(blocks) / 64 + 8;
         for group in self.geo.all_groups().skip(first.0 as usize) {
             let range = self.geo.group_range(group);
             if missing == 0 {

@@ -80,6 +80,19 @@ fn a_volume_gets_a_journal_and_is_written_through_it() {
 }
 
 #[test]
+fn a_journal_may_reach_behind_triple_indirect_blocks() {
+    let disk = Arc::new(MemDisk::new(200 << 11));
+    let options = MkfsOptions { block_size: Some(1024), ..MkfsOptions::new(UUID, UUID, NOW) };
+    mkfs(&*disk, &options).expect("a volume");
+    tune(&shared(&disk), &[Change::AddJournal(Some(80 << 20))], NOW).unwrap();
+    judge::assert_clean(&disk, "a long journal");
+    let vfs = open(&disk);
+    write_file(&vfs, "after", 300);
+    vfs.close().unwrap();
+    judge::assert_clean(&disk, "the volume after it was used");
+}
+
+#[test]
 fn a_journal_fits_into_the_holes_of_a_full_volume() {
     let disk = volume(1024, WITHOUT_JOURNAL[5]);
     let vfs = open(&disk);
