@@ -299,7 +299,7 @@ impl Ext {
             Ok::<bool, Error>(codec::insert(&mut after, self.form, name, dir.ino, FileKind::Regular).is_some())
         };
         if dir.state.lock().inode.flags.contains(InodeFlags::INDEX) {
-            return self.way_to(dir, index, name).map_or(Ok(false), |way| fits(way.leaf as usize));
+            return self.way_to(dir, index, name)?.map_or(Ok(false), |way| fits(way.leaf as usize));
         }
         for lbn in index.cursor..index.blocks.len() {
             if usize::from(index.room[lbn]) >= name.len() && fits(lbn)? {
@@ -322,7 +322,7 @@ impl Ext {
         meta_block: &mut MetaBlock<'_>,
     ) -> Result<Option<Level>> {
         loop {
-            let Some(way) = self.way_to(dir, index, name) else { return Ok(None) };
+            let Some(way) = self.way_to(dir, index, name)? else { return Ok(None) };
             if let Some(level) = self.try_insert(dir, index, way.leaf as usize, name, ino, kind, needs)? {
                 return Ok(Some(level.max(self.slot_pending(dir)?)));
             }
@@ -334,12 +334,24 @@ impl Ext {
     }
 
     /// Gives up a directory's index on the disk. Its blocks become blocks with entries where those have a tail, which
-    /// blocks of an index lack. Returns the level at which the directory is linear.
-    fn make_linear(&self, dir: &Incore, index: &mut Index) -> Result<Level> {
-        for lbn in 0..index.blocks.len() {
-            if !self.form.has_tail {
-                break;
-            }
+    /// blocks of an index lack. All of them are read before the first is changed, so that an error leaves the directory
+    /// as it is. Returns the level at which the directory is linear.
+    pub(super) fn make_linear(&self, dir: &Incore, index: &mut Index) -> Result<Level> {
+        let _slot = self.table_block(&dir.at)?;
+        for LinearBlock { lbn, block, image } in self.linear_blocks(dir, index)? {
+            self.meta.change(&block, 0..image.len(), Level::NONE, |bytes| bytes.copy_from_slice(&image));
+            index.room[lbn] = u8::MAX;
+        }
+        index.cursor = 0;
+        dir.state.lock().inode.flags.remove(InodeFlags::INDEX);
+        self.store(dir)
+    }
+
+    /// Returns the blocks that change when a directory gives up its index.
+    fn linear_blocks(&self, dir: &Incore, index: &Index) -> Result<Vec<LinearBlock>> {
+        let mut changed = Vec::new();
+        let lbns = if self.form.has_tail { 0..index.blocks.len() } else { 0..0 };
+        for lbn in lbns {
             let block = self.names_to_change(dir, index, lbn)?;
             let mut image = block.view(<[u8]>::to_vec);
             match codec::sealed(&image, lbn as u64, true, dir.owner()) {
@@ -351,12 +363,9 @@ impl Ext {
                 Sealed::IndexNode(_) => codec::format_empty(&mut image, self.form),
                 _ => continue,
             }
-            self.meta.change(&block, 0..image.len(), Level::NONE, |bytes| bytes.copy_from_slice(&image));
-            index.room[lbn] = u8::MAX;
+            changed.push(LinearBlock { lbn, block, image });
         }
-        index.cursor = 0;
-        dir.state.lock().inode.flags.remove(InodeFlags::INDEX);
-        self.store(dir)
+        Ok(changed)
     }
 
     /// Returns a block of a directory that is about to be changed.
@@ -566,6 +575,15 @@ fn may_show(chunk: &[u8], at: usize, name: &[u8]) -> bool {
     let shown = chunk.get(at + codec::HEADER_BYTES..).unwrap_or_default();
     let common = shown.len().min(name.len());
     is_used && shown[..common] == name[..common]
+}
+
+/// A block of a directory that changes when the directory gives up its index.
+struct LinearBlock {
+    /// Its number in the directory.
+    lbn: usize,
+    block: Arc<Block>,
+    /// Its new contents.
+    image: Vec<u8>,
 }
 
 /// Reads a directory's blocks for its htree.

@@ -8,8 +8,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use moafs_vfs::Result;
 use moafs_vfs::types::Cookie;
+use moafs_vfs::{Error, Result};
 
 use super::dir::{IndexReader, MetaBlock, take_out};
 use super::incore::Incore;
@@ -25,12 +25,19 @@ use crate::meta::{Block, Level};
 
 impl Ext {
     /// Returns the way to the leaf for a name; `None` if the index is damaged: the names themselves are the truth.
-    pub(super) fn way_to(&self, dir: &Incore, index: &Index, name: &[u8]) -> Option<Way> {
+    ///
+    /// # Errors
+    /// If a node of the index cannot be read: it may be whole, so the directory keeps its index.
+    pub(super) fn way_to(&self, dir: &Incore, index: &Index, name: &[u8]) -> Result<Option<Way>> {
         let superblock = self.superblock.lock().clone();
         let mut reader = IndexReader { ext: self, dir, blocks: index.blocks() };
-        let way = edit::way(&mut reader, name, &superblock).ok()?;
+        let way = match edit::way(&mut reader, name, &superblock).map_err(Error::from) {
+            Ok(way) => way,
+            Err(Error::Damaged { .. }) => return Ok(None),
+            Err(error) => return self.health.watch(Err(error)),
+        };
         let is_leaf = way.steps.iter().all(|step| step.lbn != way.leaf);
-        (is_leaf && (way.leaf as usize) < index.blocks().len()).then_some(way)
+        Ok((is_leaf && (way.leaf as usize) < index.blocks().len()).then_some(way))
     }
 
     /// Makes room for a name in the leaf that a way leads to, or for an index entry in a node of the way: one of the
