@@ -64,6 +64,15 @@ pub(super) struct Claim {
     pub(super) lbn: u64,
 }
 
+/// The claims of an inode that do not keep their blocks, and that the contents do not refute.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Loss {
+    /// Claims on blocks of the file itself.
+    pub(super) data: u64,
+    /// Claims on indirect blocks, or nodes of the extent tree.
+    pub(super) nodes: u64,
+}
+
 /// The claims on all blocks that have more than one.
 pub(super) struct Claims {
     /// Blocks with more than one claim, a bit each.
@@ -96,6 +105,21 @@ impl Claims {
             Some(keeper) if claim < *keeper => self.others.push((block, std::mem::replace(keeper, claim))),
             Some(_) => self.others.push((block, claim)),
         }
+    }
+
+    /// Returns what each inode loses that has a claim which does not keep its block. The resize inode is left to its
+    /// own pass.
+    pub(super) fn losses(&self) -> BTreeMap<u32, Loss> {
+        let mut losses: BTreeMap<u32, Loss> = BTreeMap::new();
+        for (_, claim) in self.others.iter().filter(|(_, claim)| claim.inode != InodeNo::RESIZE.0) {
+            let loss = losses.entry(claim.inode).or_default();
+            match claim.level {
+                _ if claim.rank == Rank::Refuted => {}
+                0 => loss.data += 1,
+                _ => loss.nodes += 1,
+            }
+        }
+        losses
     }
 
     pub(super) fn holder(&self, block: BlockNo) -> Holder {

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use moafs_disk::{Buf, Disk, Page};
 
 use super::checker::Checker;
-use super::claims::{Claim, Claims, Rank, visits_max};
+use super::claims::{Claim, Claims, Loss, Rank, visits_max};
 use super::error::CheckError;
 use super::issue::Issue;
 use super::mapped::{Mapped, Run};
@@ -24,7 +24,6 @@ use super::tree::{TreeJudge, Visit, has_tree, walk_tree};
 use super::volume::Volume;
 use crate::format::dir::{self, Form};
 use crate::format::extent::{self, Extent};
-use crate::format::superblock::Incompat;
 use crate::format::{BlockNo, Descriptor, Geometry, Inode, InodeNo, Owner, Sealed, bitmap, map, put_u32, u32_at};
 
 /// A copy of the data that the repair needs from a check that changed nothing.
@@ -218,20 +217,18 @@ impl Tangle {
     /// Gives a copy of its block to every claimant that does not keep it. Returns false if that
     /// cannot be done: then nothing was changed.
     pub(super) fn resolve(self, disk: &dyn Disk, log: &mut Log) -> Result<bool, CheckError> {
-        let Tangle { claims, geo, descriptors, used } = self;
-        let volume = Volume::new(disk, geo.clone());
-        let free: u64 = bitmap::count_zeros(&used, geo.blocks as u32).into();
-        let copies = claims.others.iter().filter(|(_, claim)| claim.rank != Rank::Refuted).count() as u64;
-        let inodes: BTreeSet<u32> =
-            claims.others.iter().map(|(_, claim)| claim.inode).filter(|ino| *ino != InodeNo::RESIZE.0).collect();
-        // A copy may cut an extent into three, and trees that grow need more nodes.
-        let has_trees = geo.incompat.contains(Incompat::EXTENT);
-        let nodes = 4 * copies / u64::from(extent::block_entries(geo.block_bytes())) + 5 * inodes.len() as u64;
-        let needed = copies + if has_trees { nodes } else { 0 };
-        if claims.too_many {
+        if self.claims.too_many {
             log.note(Issue::TooManyClaims, false);
             return Ok(false);
         }
+        let volume = Volume::new(disk, self.geo.clone());
+        let losses = self.claims.losses();
+        let mut needed = 0;
+        for (ino, loss) in &losses {
+            needed += self.blocks_needed(&volume, InodeNo(*ino), *loss)?;
+        }
+        let Tangle { claims, geo, descriptors, used } = self;
+        let free: u64 = bitmap::count_zeros(&used, geo.blocks as u32).into();
         if needed > free {
             log.note(Issue::NoRoomToCopy { needed, free }, false);
             return Ok(false);
@@ -251,7 +248,7 @@ impl Tangle {
             changed: Vec::new(),
             log,
         };
-        for ino in inodes.into_iter().map(InodeNo) {
+        for ino in losses.into_keys().map(InodeNo) {
             let at = geo.locate_inode(ino).expect("it claims a block");
             let table = descriptors[at.group.0 as usize].inode_table;
             let mut slot = volume.slot(table, ino)?;
@@ -266,6 +263,53 @@ impl Tangle {
         volume.finish(None)?;
         Ok(true)
     }
+
+    /// Returns the number of free blocks that an inode takes at most.
+    fn blocks_needed(&self, volume: &Volume<'_>, ino: InodeNo, loss: Loss) -> Result<u64, CheckError> {
+        let at = self.geo.locate_inode(ino).expect("it claims a block");
+        let slot = volume.slot(self.descriptors[at.group.0 as usize].inode_table, ino)?;
+        let inode = Inode::parse(&slot, &self.geo);
+        if !has_tree(&inode, &self.geo) {
+            return Ok(loss.data + loss.nodes);
+        }
+        let mut size = TreeSize { claims: &self.claims, met: BTreeSet::new(), extents: 0, blocks: 0, own_nodes: 0 };
+        walk_tree(volume, &self.geo, &inode.block_bytes(), &mut size)?;
+        // A copy in the middle of an extent makes three of it. The tree is built anew, of its own nodes first.
+        let extents = (size.extents + 2 * loss.data).min(size.blocks);
+        Ok(loss.data + extent::node_count(extents, self.geo.block_bytes()).saturating_sub(size.own_nodes))
+    }
+}
+
+/// Measures an extent tree.
+struct TreeSize<'a> {
+    claims: &'a Claims,
+    /// The nodes that were met.
+    met: BTreeSet<u64>,
+    extents: u64,
+    /// The blocks in the extents.
+    blocks: u64,
+    /// Nodes that no other claims.
+    own_nodes: u64,
+}
+
+impl TreeJudge for TreeSize<'_> {
+    fn node(&mut self, visit: &Visit<'_>) -> Result<bool, CheckError> {
+        let block = visit.child.block;
+        if !self.met.insert(block.0) || !visit.found.is_node {
+            return Ok(false);
+        }
+        self.own_nodes += u64::from(!self.claims.is_shared(block));
+        Ok(true)
+    }
+
+    fn extent(&mut self, extent: Extent) -> Result<(), CheckError> {
+        self.extents += 1;
+        self.blocks += u64::from(extent.len);
+        Ok(())
+    }
+
+    // The pass before has reported them.
+    fn problem(&mut self, _: Option<BlockNo>, _: String) {}
 }
 
 /// Copies the shared blocks of one inode after the other.

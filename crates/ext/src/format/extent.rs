@@ -13,7 +13,7 @@ mod salvage;
 
 use std::ops::Deref;
 
-pub use build::{Built, build};
+pub use build::{Built, build, node_count};
 pub use salvage::{Salvaged, salvage};
 
 use super::map::POINTERS;

@@ -648,6 +648,43 @@ fn what_a_crash_left_is_finished() {
     judge_all(LEFT);
 }
 
+/// Makes a volume with 90 files of seven blocks, one behind the other, on which so many blocks are free.
+fn crowded(free: u64) -> Option<MemDisk> {
+    if !judge::have("mke2fs") || !judge::have("debugfs") {
+        return None;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let [image, tree, filler] = ["image", "tree", "filler"].map(|name| scratch.path().join(name));
+    fs::create_dir(&tree).unwrap();
+    (0..90u8).for_each(|number| fs::write(tree.join(format!("file-{number}")), vec![number + 1; 7000]).unwrap());
+    let base = ["-F", "-q", "-t", "ext4", "-b", "1024", "-E", "nodiscard", "-d", tree.to_str().unwrap()];
+    let output = Command::new("mke2fs").args(base).arg(&image).arg("12M").output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let disk: SharedDisk = Arc::new(MemDisk::read_from(&image).unwrap());
+    let now_free = crate::head::read_superblock(&disk).unwrap().free_blocks();
+    fs::write(&filler, vec![1; ((now_free - free) << 10) as usize]).unwrap();
+    let write = format!("write {} filler", filler.display());
+    assert_eq!(judge::run("debugfs", &["-w", "-R", &write], &image).code, Some(0));
+    Some(MemDisk::read_from(&image).unwrap())
+}
+
+#[test]
+fn files_of_one_extent_are_copied_where_there_is_room_for_them() {
+    // The copies take 760 blocks, and each file may get a node.
+    let Some(disk) = crowded(900) else { return };
+    let before = Bench::new(&disk).tree();
+    let damaged = InodeNo(14);
+    Bench::new(&disk).inode(damaged, |inode| inode.block[4] = 767);
+    let disk = Arc::new(disk);
+    let outcome = run_shared(&disk, Mode::Yes);
+    assert!(!outcome.errors_left && outcome.modified, "{:?}", names(&outcome));
+    assert!(outcome.findings.iter().filter(|found| variant_name(&found.issue) == "multiply_claimed").count() > 500);
+    assert_clean(&disk, "after the copies");
+    let after = Bench::new(&disk).tree();
+    let changed = before.iter().filter(|(name, (_, contents))| after.get(*name).is_none_or(|(_, now)| now != contents));
+    assert!(changed.count() <= 1, "only the damaged file is another one");
+}
+
 #[test]
 fn volumes_of_all_kinds_are_clean() {
     let kinds: [(&[&str], &str); 12] = [

@@ -13,6 +13,16 @@ pub struct Built {
     pub nodes: Vec<(BlockNo, Vec<u8>)>,
 }
 
+/// Returns the number of nodes beside the root that a tree of so many extents has if it is built anew.
+pub fn node_count(extents: u64, block_bytes: usize) -> u64 {
+    let (mut level, mut nodes) = (extents, 0);
+    while level > u64::from(ROOT_ENTRIES) {
+        level = level.div_ceil(block_entries(block_bytes).into());
+        nodes += level;
+    }
+    nodes
+}
+
 /// Builds a tree of these extents, which ascend: all its nodes but the last of each level are full. `take` returns
 /// blocks for the nodes.
 ///
