@@ -13,25 +13,19 @@ use crate::format::inode::InodeFlags;
 use crate::format::superblock::{Compat, RoCompat};
 use crate::format::{BlockNo, Inode, InodeNo, Owner, Sealed, Structure, u32_at};
 
-/// The most members that are followed.
-const ORPHANS_MAX: usize = 65_536;
-
 impl Checker<'_> {
     pub(super) fn check_orphans(&mut self) -> Result<(), CheckError> {
         self.check_orphan_list()?;
         self.check_orphan_file()
     }
 
-    /// Follows the list. One that makes no sense ends at its first impossible number.
+    /// Follows the list. One that makes no sense ends at its first impossible number, a circle where it closes.
     fn check_orphan_list(&mut self) -> Result<(), CheckError> {
         let head = self.superblock.last_orphan();
         let mut members = Vec::new();
         let mut next = InodeNo(head);
         while self.may_be_orphan(next) && self.orphans.insert(next.0) {
             members.push(next);
-            if members.len() >= ORPHANS_MAX {
-                break;
-            }
             next = InodeNo(self.read_inode(next)?.1.dtime);
         }
         if head != 0 && self.log.found(Issue::OrphanList { head }) {
@@ -109,12 +103,18 @@ impl Checker<'_> {
             return Ok(());
         }
         self.orphan_file = Some(ino);
-        let mut members = Vec::new();
+        let (mut members, mut count) = (Vec::new(), 0u32);
         for (lbn, block) in (0..).zip(&blocks) {
             let page = self.volume.read(*block)?;
             let end = page.len() - ORPHAN_TAIL_BYTES;
-            members.extend(page[..end].chunks_exact(4).map(|slot| InodeNo(u32_at(slot, 0))).filter(|ino| ino.0 != 0));
-            members.truncate(ORPHANS_MAX);
+            for ino in page[..end].chunks_exact(4).map(|slot| InodeNo(u32_at(slot, 0))) {
+                let may_be_member = self.may_be_orphan(ino);
+                count = count.saturating_add(may_be_member.into());
+                // A damaged file may name one in each of its slots.
+                if may_be_member && self.orphans.insert(ino.0) {
+                    members.push(ino);
+                }
+            }
             let what = Sealed::OrphanFile(owner, *block);
             if let Err(problem) = self.geo.checksums.verify(what, &page) {
                 let issue = Issue::Checksum { structure: Structure::OrphanFile { lbn }, problem };
@@ -123,7 +123,7 @@ impl Checker<'_> {
                 }
             }
         }
-        self.empty_orphan_file(owner, &blocks, members)
+        self.empty_orphan_file(owner, &blocks, members, count)
     }
 
     /// Checks that a volume without the feature names no inode in use as its orphan file: e2fsck would clear it.
@@ -162,12 +162,15 @@ impl Checker<'_> {
         Ok(Ok((inode.owner(ino), blocks)))
     }
 
-    /// Finishes the members of the orphan file, and says that it is empty.
-    fn empty_orphan_file(&mut self, owner: Owner, blocks: &[BlockNo], members: Vec<InodeNo>) -> Result<(), CheckError> {
-        let members: Vec<InodeNo> = members.into_iter().filter(|ino| self.may_be_orphan(*ino)).collect();
-        self.orphans.extend(members.iter().map(|ino| ino.0));
+    /// Finishes the members of the orphan file, `count` of its slots, and says that it is empty.
+    fn empty_orphan_file(
+        &mut self,
+        owner: Owner,
+        blocks: &[BlockNo],
+        members: Vec<InodeNo>,
+        count: u32,
+    ) -> Result<(), CheckError> {
         let is_flagged = self.superblock.ro_compat().contains(RoCompat::ORPHAN_PRESENT);
-        let count = members.len() as u32;
         if (count == 0 && !is_flagged) || !self.log.found(Issue::OrphanFileInUse { count }) {
             return Ok(());
         }

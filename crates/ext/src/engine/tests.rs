@@ -21,6 +21,7 @@ use moafs_vfs::types::{
 mod cowrite;
 mod dirindex;
 mod exchanges;
+mod orphans;
 mod recovery;
 mod renames;
 mod swaparea;
