@@ -470,7 +470,7 @@ impl<F: Format> Namespace<F> {
             return Err(Error::Posix(libc::EISDIR));
         }
         let mut admission = Admission::none();
-        let _dir = dir.lock.write();
+        let dir_guard = dir.lock.write();
         let (_, child) = self.child(&dir, name)?.ok_or(Error::Posix(libc::ENOENT))?;
         let child_guard = child.lock.write();
         self.check_may_remove(who, &dir, &child)?;
@@ -488,6 +488,8 @@ impl<F: Format> Namespace<F> {
         self.refresh_size(&dir);
         self.tally.unlinks.fetch_add(1, Ordering::Relaxed);
         self.note_unlinked(&child);
+        drop(dir_guard);
+        self.reap_surplus();
         Ok(child.ino)
     }
 
@@ -511,7 +513,7 @@ impl<F: Format> Namespace<F> {
         }
         self.format.settle_directories()?;
         let mut admission = Admission::none();
-        let _dir = dir.lock.write();
+        let dir_guard = dir.lock.write();
         let (_, child) = self.child(&dir, name)?.ok_or(Error::Posix(libc::ENOENT))?;
         self.check_is_below(&dir, &child)?;
         let child_guard = child.lock.write();
@@ -537,6 +539,8 @@ impl<F: Format> Namespace<F> {
         self.refresh_size(&dir);
         self.tally.unlinks.fetch_add(1, Ordering::Relaxed);
         self.note_unlinked(&child);
+        drop(dir_guard);
+        self.reap_surplus();
         Ok(child.ino)
     }
 

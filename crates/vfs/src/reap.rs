@@ -1,9 +1,9 @@
 //! Unlinked inodes that are not in use any more: their blocks and numbers go back to the format.
 //!
-//! `unlink` and `forget` only enqueue; the work is done in the background (and at close, and when
-//! space is short): dirty pages are dropped unwritten, blocks leave in bounded ops, then the
-//! number is free. Reaping takes the inode's lock, marks it dead where holds are counted, and from
-//! then on a caller that still has it sees a stale handle.
+//! `unlink` and `forget` only enqueue; the work is done in the background (and at close, when space is short, and by
+//! callers that remove names while many wait): dirty pages are dropped unwritten, blocks leave in bounded ops, then the
+//! number is free. Reaping takes the inode's lock, marks it dead where holds are counted, and from then on a caller
+//! that still has it sees a stale handle.
 //!
 //! A removed file is free space for `statfs(2)` from the moment on that no program uses it, however late the work is:
 //! what reaping will give back counts as free ([`Reaper::reapable`]). While an op moves blocks from the file to the
@@ -30,6 +30,13 @@ use crate::unmap::{LBN_END, UNMAP_BLOCKS_MAX};
 
 /// Unused unlinked inodes that may wait before the syncer is woken early.
 const WAITING_MAX: usize = 128;
+
+/// Unused unlinked inodes that may wait before callers that remove names reap some: each takes memory, and with many of
+/// them the next mount takes long after a crash.
+const SURPLUS_ABOVE: usize = 4096;
+
+/// Inodes that such a caller reaps: more than it adds, so that the others become fewer.
+const SURPLUS_REAPED: usize = 2;
 
 /// The pause after which an orphan is tried again that could not be reaped since the device cannot read what belongs to
 /// it. A bad sector takes long, and callers that are short of space do not wait for it.
@@ -248,9 +255,8 @@ impl<F: Format> Reaper<F> {
         let _ = self.reap_all();
     }
 
-    /// Returns true if an orphan waits to be reaped that no task is looking at, and that can be read as far as known. On
-    /// a volume that turned read-only
-    /// nothing is reaped any more.
+    /// Returns true if an orphan waits to be reaped that no task is looking at, and that can be read as far as known.
+    /// On a volume that turned read-only nothing is reaped any more.
     pub(crate) fn has_ripe(&self) -> bool {
         if self.format.failed().is_some() {
             return false;
@@ -267,18 +273,41 @@ impl<F: Format> Reaper<F> {
         let mut outcome = Ok(());
         loop {
             self.check_writable()?;
-            let Some(inode) = self.next_ripe() else { return outcome };
-            match self.reap(&inode) {
-                Ok(true) => drop(self.tally.reaped.fetch_add(1, Ordering::Relaxed)),
-                Ok(false) => {}
+            match self.reap_next() {
+                Ok(true) => {}
+                Ok(false) => return outcome,
                 Err(error) if error.errno() == libc::ENOSPC => return Err(error),
-                Err(error) => {
-                    let from = self.rt.now() + RETRY;
-                    self.reap_queue.ripe.lock().unreadable.insert(inode.ino, from);
-                    outcome = outcome.and(Err(error));
-                }
+                Err(error) => outcome = outcome.and(Err(error)),
             }
         }
+    }
+
+    /// Reaps some inodes if so many wait that background work seems not to keep up: a caller that has removed a name
+    /// makes up for what it adds to them. What cannot be reaped waits as before. Level 0 only.
+    pub(crate) fn reap_surplus(&self) {
+        let is_long = || self.reap_queue.ripe.lock().waiting.len() > SURPLUS_ABOVE;
+        for _ in 0..SURPLUS_REAPED {
+            if !is_long() || self.check_writable().is_err() || !matches!(self.reap_next(), Ok(true)) {
+                return;
+            }
+        }
+    }
+
+    /// Reaps the first inode that waits and may be tried now; false if there is none.
+    fn reap_next(&self) -> Result<bool> {
+        let Some(inode) = self.next_ripe() else { return Ok(false) };
+        match self.reap(&inode) {
+            Ok(true) => drop(self.tally.reaped.fetch_add(1, Ordering::Relaxed)),
+            Ok(false) => {}
+            Err(error) => {
+                if error.errno() != libc::ENOSPC {
+                    let from = self.rt.now() + RETRY;
+                    self.reap_queue.ripe.lock().unreadable.insert(inode.ino, from);
+                }
+                return Err(error);
+            }
+        }
+        Ok(true)
     }
 
     /// Notes that no task reaps an inode any more. One that is to be tried `again` waits as before: its number is not

@@ -90,6 +90,7 @@ impl<F: Format> Namespace<F> {
             }
         };
         self.tally.renames.fetch_add(1, Ordering::Relaxed);
+        self.reap_surplus();
         Ok(moved)
     }
 

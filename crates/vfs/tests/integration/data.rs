@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use crate::common::*;
 use moafs_disk::probe::fault::{EVERYWHERE, Harm, Rule, Victims, When};
-use moafs_vfs::api::{Allocate, CacheRole, Options, Seek, SetAttr};
+use moafs_vfs::api::{Allocate, CacheRole, Options, RenameMode, Seek, SetAttr};
+use moafs_vfs::types::Ino;
 use moafs_vfs::{Credentials, Vfs};
 
 fn truncate(v: &Volume, ino: moafs_vfs::types::Ino, size: u64) {
@@ -183,6 +184,39 @@ fn create_write_unlink_costs_no_data_request() {
     assert_eq!(v.vfs.counters().write_back_requests, 0);
     assert_eq!(v.vfs.counters().reaped, 50);
     assert_eq!((v.vfs.format().inodes(), v.vfs.format().promised()), (1, 0));
+    v.vfs.close().unwrap();
+}
+
+/// No background work runs: callers that remove names keep the number of those that wait within a bound.
+#[test]
+fn callers_that_remove_names_reap_what_background_work_leaves() {
+    let v = Volume::live(16_384);
+    let root = &Credentials::root();
+    let dirs: Vec<Ino> = (0..2).map(|number| v.mkdir(ROOT, &format!("dir{number}"))).collect();
+    let removed = |number: u64| {
+        let file = v.create(dirs[0], "f");
+        match number % 3 {
+            0 => v.vfs.unlink(root, dirs[0], name("f")).unwrap(),
+            1 => {
+                let victim = v.mkdir(dirs[1], "d");
+                v.vfs.rmdir(root, dirs[1], name("d")).unwrap();
+                v.vfs.forget(victim, 1);
+                v.vfs.unlink(root, dirs[0], name("f")).unwrap();
+            }
+            _ => {
+                let other = v.create(dirs[1], "f");
+                v.vfs.rename(root, (dirs[0], name("f")), (dirs[1], name("f")), RenameMode::Replace).unwrap();
+                v.vfs.forget(other, 1);
+                v.vfs.unlink(root, dirs[1], name("f")).unwrap();
+            }
+        }
+        v.vfs.forget(file, 1);
+    };
+    let before = v.vfs.format().inodes();
+    (0..6000).for_each(removed);
+    assert!(v.vfs.counters().reaped > 3000, "{} reaped", v.vfs.counters().reaped);
+    let waiting = v.vfs.format().inodes() - before;
+    assert!((1000..4200).contains(&waiting), "{waiting} wait");
     v.vfs.close().unwrap();
 }
 
