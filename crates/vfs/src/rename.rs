@@ -153,7 +153,10 @@ impl<F: Format> Namespace<F> {
         let _children = lock_children(&source, victim.as_ref());
         let movement = Move { from, to, source: &source, victim: victim.as_ref(), now: self.timestamp() };
         self.check_rename(who, &movement, mode)?;
-        self.check_room(admission, to.dir, to.name)?;
+        // The name of a file that is replaced leads to another one; a directory may get a name more for a while.
+        if victim.is_none() || source.is_dir() || mode == RenameMode::Exchange {
+            self.check_room(admission, to.dir, to.name)?;
+        }
         if mode == RenameMode::Exchange {
             self.check_room(admission, from.dir, from.name)?;
         }

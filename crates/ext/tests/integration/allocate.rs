@@ -59,6 +59,7 @@ fn names_of_a_full_volume_change_where_directories_have_room() {
             vfs.create(&who, ROOT, name(text), &new).map(|stat| stat.ino).map_err(|error| error.errno())
         };
         let file = create(&vfs, "file");
+        let (new, _) = (make("new", FileKind::Fifo), make("old", FileKind::Fifo).expect("there is room"));
         let filled = (0..).take_while(|at| vfs.write(&who, file, at * 1024, &[1; 1024], false).is_ok()).count();
         assert!(filled > 8000, "{filled} KiB");
         vfs.rename(&who, (ROOT, name("file")), (ROOT, name("other")), RenameMode::Replace).expect("there is room");
@@ -74,6 +75,10 @@ fn names_of_a_full_volume_change_where_directories_have_room() {
         });
         assert_eq!(full.expect("no block is left").errno(), libc::ENOSPC);
         assert!(links.start > 3, "{} links", links.start);
+        let mut short = (links.end..).map(|number| format!("{number:x}"));
+        assert!(short.any(|text| vfs.link(&who, fifo, ROOT, Name::new(text.as_bytes()).expect("legal")).is_err()));
+        vfs.rename(&who, (ROOT, name("new")), (ROOT, name("old")), RenameMode::Replace).expect("no name is added");
+        assert_eq!(Ok(vfs.lookup(&who, ROOT, name("old")).expect("it is there").ino), new);
         vfs.rename(&who, (ROOT, name("link")), (ROOT, name("fifo")), RenameMode::Replace).expect("there is room");
         vfs.unlink(&who, ROOT, name("fifo")).expect("removing needs no space");
         vfs.forget(file, 1);
