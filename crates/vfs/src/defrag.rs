@@ -27,7 +27,7 @@ use moafs_disk::Cause;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
-use crate::format::{CommitReason, Format, RoomSearch};
+use crate::format::{CommitReason, Format};
 use crate::inode::{INODE_BYTES, Inode, Shared};
 use crate::layout::Score;
 use crate::plan::{DirtyFile, DirtyView, PlannedWrite, SMALL_BLOCKS_MAX, WritebackReason};
@@ -539,8 +539,7 @@ impl<F: Format> Walk<'_, F> {
             if decided.contains(ino) {
                 continue;
             }
-            let mut search = RoomSearch::default();
-            let plan = match self.volume.plan_with_room(WritebackReason::Move(*ino), &view, &mut search, || ()) {
+            let plan = match self.volume.plan_with_room(WritebackReason::Move(*ino), &view, true, || ()) {
                 Ok(((), plan)) => plan,
                 Err(Error::Stale(_)) => continue,
                 Err(error) => {

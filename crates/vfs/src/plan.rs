@@ -44,7 +44,8 @@ impl WritebackReason {
 pub struct Plan {
     /// The planned writes, one device request each, in the order in which they should be placed.
     pub writes: Vec<PlannedWrite>,
-    /// True if there was room for some of the blocks only: [`crate::Format::make_room`] is asked, then another plan.
+    /// True if there was room for some of the blocks only. Once these are written, [`crate::Format::make_room`] is
+    /// asked, then another plan.
     pub partial: bool,
 }
 

@@ -132,6 +132,14 @@ struct WriteBatch<'a, F: Format> {
     flight: Option<Flight<'a, F>>,
 }
 
+/// How much of what is due a plan has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Planned {
+    All,
+    /// The format has no room for the rest.
+    Part,
+}
+
 impl<F: Format> Default for WriteBatch<'_, F> {
     fn default() -> Self {
         WriteBatch { writes: Vec::new(), bytes: 0, flight: None }
@@ -164,15 +172,16 @@ impl<F: Format> WriteBack<F> {
         for due in dues {
             let before = batch.bytes;
             batch.flight.get_or_insert_with(|| self.begin_flight());
-            if let Err(error) = self.plan_into(due, &mut batch) {
+            let planned = self.plan_into(due, &mut batch).unwrap_or_else(|error| {
                 self.latch(due.ino(), &error);
                 outcome.fail(error);
-            }
+                Planned::All
+            });
             if !batch.writes.iter().any(|write| write.fresh) {
                 batch.flight = None;
             }
             left = left.saturating_sub(batch.bytes - before);
-            if batch.is_full() {
+            if batch.is_full() || planned == Planned::Part {
                 outcome.join(self.run(std::mem::take(&mut batch)));
             }
             if left == 0 {
@@ -247,46 +256,41 @@ impl<F: Format> WriteBack<F> {
         outcome
     }
 
-    /// Adds what the format plans to a batch. While the format finds room for a part of it only, or for nothing, it
-    /// makes room and is asked again; what was planned until then is frozen, and not named a second time.
-    fn plan_into(&self, due: WritebackReason, batch: &mut WriteBatch<'_, F>) -> Result<()> {
+    /// Adds what the format plans to a batch. If that is a part, or nothing, the batch is to be written before the rest
+    /// is planned: what it has taken comes back only then, so no room is gained for the rest before.
+    fn plan_into(&self, due: WritebackReason, batch: &mut WriteBatch<'_, F>) -> Result<Planned> {
         if self.format.failed().is_some() {
-            return self.check_writable();
+            return self.check_writable().map(|()| Planned::All);
         }
-        let mut search = RoomSearch::default();
-        loop {
-            // Two plans at a time would give the same pages two places, one of which is promised to other pages.
-            let planned = self.plan_with_room(due, self.dirty_view(), &mut search, || self.planning.lock());
-            let (_planning, plan) = match planned {
-                // The file was reaped while the format was looking.
-                Err(Error::Stale(_)) if self.table.peek(due.ino()).is_none_or(|inode| self.is_abandoned(&inode)) => {
-                    return Ok(());
-                }
-                planned => planned?,
-            };
-            plan.writes.iter().for_each(|travel| self.pack(travel, batch));
-            if !plan.partial {
-                return Ok(());
+        let gains = batch.writes.is_empty();
+        // Two plans at a time would give the same pages two places, one of which is promised to other pages.
+        let (_planning, plan) = match self.plan_with_room(due, self.dirty_view(), gains, || self.planning.lock()) {
+            // The file was reaped while the format was looking.
+            Err(Error::Stale(_)) if self.table.peek(due.ino()).is_none_or(|inode| self.is_abandoned(&inode)) => {
+                return Ok(Planned::All);
             }
-            search = RoomSearch::default();
-            search.found_none();
-        }
+            Err(Error::Posix(libc::ENOSPC)) if !gains => return Ok(Planned::Part),
+            planned => planned?,
+        };
+        plan.writes.iter().for_each(|travel| self.pack(travel, batch));
+        Ok(if plan.partial { Planned::Part } else { Planned::All })
     }
 
-    /// Makes room, and returns the format's plan: the first one that found any. Plans are made under the guard that
-    /// `lock` takes, but no room is: that may wait for the device.
+    /// Makes room, and returns the format's plan: the first one that found any, if it `gains` room where there is none.
+    /// Plans are made under the guard that `lock` takes, but no room is: that may wait for the device.
     pub(crate) fn plan_with_room<G>(
         &self,
         due: WritebackReason,
         dirty: &dyn DirtyView<F::Node>,
-        search: &mut RoomSearch,
+        gains: bool,
         lock: impl Fn() -> G,
     ) -> Result<(G, Plan)> {
+        let mut search = RoomSearch::default();
         loop {
-            self.format.make_room(due, dirty, search)?;
+            self.format.make_room(due, dirty, &mut search)?;
             let guard = lock();
             match self.format.plan(due, dirty) {
-                Err(Error::Posix(libc::ENOSPC)) => search.found_none(),
+                Err(Error::Posix(libc::ENOSPC)) if gains => search.found_none(),
                 planned => return planned.map(|plan| (guard, plan)),
             }
         }

@@ -677,6 +677,25 @@ mod tests {
     }
 
     #[test]
+    fn files_of_a_full_volume_are_overwritten_from_end_to_end() {
+        let mem = volume(128, features()[0]);
+        let vfs = mount(&mem);
+        let (old, filler) = (create(&vfs, "old").expect("room"), create(&vfs, "filler").expect("room"));
+        let blocks = 8000;
+        vfs.write(&root(), old, 0, &vec![1; blocks * BLOCK], false).expect("there is room");
+        vfs.fsync(old, false).expect("there is room");
+        let full = (0..).find(|at| vfs.write(&root(), filler, at * BLOCK as u64, &[2; BLOCK], false).is_err());
+        assert!(full.expect("it ends") > 1000);
+        vfs.fsync(filler, false).expect("there is room");
+        for round in 3..6 {
+            vfs.write(&root(), old, 0, &vec![round; blocks * BLOCK], false).expect("its blocks are its own");
+            vfs.fsync(old, false).expect("each block that is written makes way for another");
+        }
+        vfs.close().expect("it closes");
+        assert_clean(&mem, "a full volume");
+    }
+
+    #[test]
     fn names_of_a_full_volume_change_where_directories_have_room() {
         let mem = volume(64, features()[0]);
         let vfs = mount(&mem);
