@@ -113,17 +113,32 @@ impl Flusher {
 
     /// Issues one flush on behalf of every waiting caller.
     fn lead(&self, flush: impl Fn() -> Result<(), DiskError>) -> Result<(), DiskError> {
-        let epoch = self.epochs.begin_flush();
-        let result = flush();
-        let mut state = self.state.lock();
-        state.in_flight = false;
-        match &result {
-            Ok(()) => self.epochs.end_flush(epoch),
-            Err(reason) => state.failed = Some(reason.clone()),
+        let unended = DiskError::FlushFailed { errno: libc::EIO, reason: "a panic has ended the flush".into() };
+        let mut leading = Leading { flusher: self, epoch: self.epochs.begin_flush(), result: Err(unended) };
+        leading.result = flush();
+        leading.result.clone()
+    }
+}
+
+/// A flush in flight. It has failed if a panic ends it.
+struct Leading<'a> {
+    flusher: &'a Flusher,
+    epoch: Epoch,
+    result: Result<(), DiskError>,
+}
+
+impl Drop for Leading<'_> {
+    fn drop(&mut self) {
+        let Flusher { rt, epochs, state, ended } = self.flusher;
+        {
+            let mut state = state.lock();
+            state.in_flight = false;
+            match &self.result {
+                Ok(()) => epochs.end_flush(self.epoch),
+                Err(reason) => state.failed = Some(reason.clone()),
+            }
         }
-        drop(state);
-        self.rt.signal(&self.ended);
-        result
+        rt.signal(ended);
     }
 }
 
@@ -168,6 +183,16 @@ mod tests {
         assert_eq!(first, Err(failure.clone()));
         let later = flusher.make_durable(flusher.epochs().current(), || Ok(()));
         assert_eq!(later, Err(failure));
+        assert_eq!(flusher.epochs().durable(), None);
+    }
+
+    #[test]
+    fn a_flush_that_panics_has_failed() {
+        let flusher = Flusher::new(Live::new());
+        let epoch = flusher.epochs().current();
+        let panicking = || flusher.make_durable(epoch, || panic!("a defect"));
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(panicking)).unwrap_err();
+        flusher.make_durable(epoch, || Ok(())).unwrap_err();
         assert_eq!(flusher.epochs().durable(), None);
     }
 

@@ -433,6 +433,7 @@ impl Meta {
             return transactions.commit(&self.cache, target, sweeper);
         }
         let mut sweeping = self.sweeping.lock();
+        let _watch = self.cache.device.health.watch_panics("a sweep");
         loop {
             self.cache.device.health.check()?;
             if sweeping.is_none() {

@@ -6,6 +6,7 @@
 //! A failure prints `MOAFS_FAULT=…`; `MOAFS_FAULT=… cargo test -p moafs-testkit --test faults replay -- --nocapture`
 //! runs that case alone.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,6 +40,7 @@ tests_of!(
         each_file_reports_its_failed_write_and_reads_go_on,
         a_failed_flush_never_turns_into_success,
         an_fsync_beside_a_failing_sync_loses_nothing,
+        after_a_panic_nothing_is_written_and_what_was_synced_is_there,
         a_full_host_makes_writers_wait_and_loses_nothing,
         a_host_that_is_full_for_a_moment_breaks_nothing,
         a_host_that_stays_full_refuses_and_takes_everything_later,
@@ -195,6 +197,44 @@ fn a_failed_flush_never_turns_into_success<F: Family>() {
         assert!(driver.vfs().fsync(a, true).is_err(), "a retry lies");
         assert!(driver.vfs().sync().is_err(), "a retry lies");
     }
+}
+
+/// A panic at each request of a few changes, and of their syncs.
+fn after_a_panic_nothing_is_written_and_what_was_synced_is_there<F: Family>() {
+    let mut panics = 0;
+    for victims in [Victims::Reads(EVERYWHERE), Victims::Writes(EVERYWHERE), Victims::Flushes] {
+        for nth in 1..100 {
+            let at = format!("a panic in request {nth} of {victims:?}");
+            let mounter = F::mounter(0);
+            let (mut driver, fault, disk) = hurtable::<F>(1, &mounter);
+            let (safe, _) = made::<F>(&mut driver, "safe", 10_000);
+            driver.step(&Op::Sync).unwrap();
+            fault.set(vec![Rule::new(victims.clone(), When::Nth(nth), Harm::Panic)]);
+            let changes = || {
+                let (file, _) = made::<F>(&mut driver, "file", 9_000);
+                driver.step(&Op::Fsync { node: file, data_only: false }).unwrap();
+                driver.step(&Op::create(NodeId::ROOT, "second")).unwrap();
+                driver.step(&Op::Sync).unwrap();
+            };
+            if catch_unwind(AssertUnwindSafe(changes)).is_ok() {
+                break;
+            }
+            panics += 1;
+            let reason = driver.vfs().failed().unwrap_or_else(|| panic!("{at}: the volume goes on"));
+            assert!(reason.contains("a panic"), "{at}: {reason}");
+            fault.set(vec![Rule::new(Victims::Writes(EVERYWHERE), When::Always, Harm::Error)]);
+            let hits = fault.hits();
+            assert!(driver.vfs().sync().is_err() && driver.vfs().clone().close().is_err(), "{at}: pretends");
+            assert_eq!(fault.hits(), hits, "{at}: something is written");
+            let vfs = F::mounter(0).mount(disk, false).unwrap_or_else(|error| panic!("{at}: {error}"));
+            let found = vfs.lookup(&Credentials::root(), vfs.shape().root, name("safe"));
+            let file = found.unwrap_or_else(|error| panic!("{at}: {error}"));
+            let mut back = vec![0; 10_000];
+            assert_eq!(vfs.read(file.ino, 0, &mut back).unwrap(), 10_000, "{at}");
+            assert!(back == driver.model.node(safe).content.bytes(0, 10_000), "{at}");
+        }
+    }
+    assert!(panics > 3, "{panics} panics");
 }
 
 /// An fsync that comes while another client's sync fails keeps its promise: here the new name of a file.

@@ -15,6 +15,7 @@ use smallvec::SmallVec;
 
 use crate::error::Result;
 use crate::format::{Admission, CommitReason, Format, FormatOp, OpKind};
+use crate::health::{Calm, panicked_in};
 use crate::inode::{Inode, Shared, Unput};
 use crate::inode_table::InodeTable;
 use crate::layer::layer;
@@ -34,8 +35,10 @@ pub(crate) struct Ops<F: Format> {
 
 layer!(Ops over inodes: InodeTable);
 
-/// A running op. Dropping it without [`Op::end`] means that a method of the format failed.
+/// A running op. Dropping it without [`Op::end`] means that a method of the format failed, or panicked: the volume then
+/// turns read-only before the format's op is dropped, which holds back the commit that would have it.
 pub(crate) struct Op<'a, F: Format> {
+    calm: Calm,
     ops: &'a Ops<F>,
     op: Option<F::Op<'a>>,
     kind: OpKind,
@@ -71,7 +74,7 @@ impl<F: Format> Ops<F> {
     /// Begins an op of the format; waits for its op gate.
     pub(crate) fn begin<'a>(&'a self, kind: OpKind, admission: &'a mut Admission) -> Result<Op<'a, F>> {
         let op = self.format.begin(kind, admission)?;
-        Ok(Op { ops: self, op: Some(op), kind, told: SmallVec::new() })
+        Ok(Op { calm: Calm::new(), ops: self, op: Some(op), kind, told: SmallVec::new() })
     }
 
     /// Tells the format the attributes of these inodes. The first error is returned, but all are tried.
@@ -261,6 +264,10 @@ impl<F: Format> Op<'_, F> {
 impl<F: Format> Drop for Op<'_, F> {
     /// Marks the attributes that a failed op has told as not told: they have no commit point.
     fn drop(&mut self) {
+        if self.calm.has_ended() {
+            self.ops.format.fail(&panicked_in(&format!("an op ({:?})", self.kind)));
+            return;
+        }
         for told in std::mem::take(&mut self.told) {
             let mut state = told.inode.state.lock();
             state.note_change(Unput::Attributes);

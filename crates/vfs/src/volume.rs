@@ -11,6 +11,7 @@ use crate::calls::{SetAttr, SetTime, Unseen};
 use crate::counters::Tally;
 use crate::error::{Error, Result};
 use crate::format::{Format, Shape};
+use crate::health::{Calm, panicked_in};
 use crate::options::{AtimeRule, Options, SynchronousRule};
 use crate::swap_space::LastAccess;
 use crate::types::{Attr, BlockRun, Lbn, LbnRange};
@@ -49,8 +50,20 @@ pub(crate) struct SyncerWake {
 /// See [`crate::Vfs::watch_unseen`].
 pub(crate) type Watcher = Box<dyn Fn(Unseen<'_>) + Send + Sync>;
 
-/// A running call: the volume does not close meanwhile.
-pub(crate) type Entered<'a> = ReadGuard<'a, bool>;
+/// A running call: the volume does not close meanwhile. A panic in it turns the volume read-only.
+pub(crate) struct Entered<'a, F: Format> {
+    volume: &'a Volume<F>,
+    calm: Calm,
+    _gate: ReadGuard<'a, bool>,
+}
+
+impl<F: Format> Drop for Entered<'_, F> {
+    fn drop(&mut self) {
+        if self.calm.has_ended() {
+            self.volume.format.fail(&panicked_in("a call"));
+        }
+    }
+}
 
 impl<F: Format> Volume<F> {
     pub(crate) fn new(format: F, disk: SharedDisk, rt: Rt, options: Options) -> Volume<F> {
@@ -74,19 +87,22 @@ impl<F: Format> Volume<F> {
     }
 
     /// Begins a call (level 0); fails if the volume is closed.
-    pub(crate) fn enter(&self) -> Result<Entered<'_>> {
+    pub(crate) fn enter(&self) -> Result<Entered<'_, F>> {
         self.last_call.store(self.rt.now().0, Ordering::Relaxed);
         self.enter_quietly()
     }
 
     /// Begins background work: the volume stays idle.
-    pub(crate) fn enter_quietly(&self) -> Result<Entered<'_>> {
+    pub(crate) fn enter_quietly(&self) -> Result<Entered<'_, F>> {
         let gate = self.gate.read();
-        if *gate { Ok(gate) } else { Err(Error::Refused("the volume has been closed".into())) }
+        if !*gate {
+            return Err(Error::Refused("the volume has been closed".into()));
+        }
+        Ok(Entered { volume: self, calm: Calm::new(), _gate: gate })
     }
 
     /// Begins a call that changes something.
-    pub(crate) fn enter_changing(&self) -> Result<Entered<'_>> {
+    pub(crate) fn enter_changing(&self) -> Result<Entered<'_, F>> {
         let gate = self.enter()?;
         self.check_writable()?;
         self.format.settle_names()?;

@@ -27,6 +27,8 @@ pub enum Harm {
     Slow(Duration),
     /// The host file system below the image is full; a retry may succeed.
     HostFull,
+    /// The code that makes the request panics instead, as a defect of it might.
+    Panic,
 }
 
 /// The requests that a rule concerns.
@@ -169,6 +171,7 @@ fn hurt(request: Request, harm: Harm) -> (Option<Request>, Option<DiskError>) {
     let error = DiskError::io(name, at, bytes, libc::EIO);
     match (harm, request.op) {
         (Harm::Slow(_), op) => (Some(Request { op, ..request }), None),
+        (Harm::Panic, _) => panic!("an injected panic: {name} at {at:?}"),
         (Harm::HostFull, _) => (None, Some(DiskError::HostFull { at, bytes })),
         (Harm::Short { sectors }, Op::Write { data, fua }) => {
             let data = prefix(&data, sectors);
@@ -250,6 +253,7 @@ impl Disk for Fault {
         match harm {
             None => {}
             Some(Harm::Slow(delay)) => sleep_until(&*self.rt, self.rt.now() + delay),
+            Some(Harm::Panic) => panic!("an injected panic: a flush"),
             Some(_) => {
                 let reason = DiskError::flush(libc::EIO);
                 self.state.lock().flush_failed = Some(reason.clone());

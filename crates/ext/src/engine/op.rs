@@ -768,8 +768,12 @@ impl FormatOp for ExtOp<'_> {
 }
 
 impl Drop for ExtOp<'_> {
-    /// Takes back, after a failure in the middle, links that were counted for names that were not added.
+    /// Takes back, after a failure in the middle, links that were counted for names that were not added. After a panic
+    /// nothing of the op is written, and its parts are left as they are.
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            return self.ext.health.fail("a panic in the middle of an op, which is a defect of moafs");
+        }
         let _ = self.drop_temporary();
         self.forget_move();
         for node in std::mem::take(&mut self.linked_twice) {

@@ -259,6 +259,7 @@ impl Transactions {
     pub(super) fn commit(&self, cache: &Cache, target: Level, sweeper: &mut dyn Sweeper) -> Result<()> {
         let _caller = self.is_pending(target).then(|| self.group.enter(&cache.device.rt));
         let mut committed = self.log.lock();
+        let _watch = cache.device.health.watch_panics("a commit");
         if self.is_pending(target) {
             self.group.wait_for_others(&cache.device.rt);
         }
@@ -308,6 +309,8 @@ impl Transactions {
     /// Closes the running transaction, takes its images, and opens the next one.
     fn close(&self, cache: &Cache, sweeper: &mut dyn Sweeper) -> Result<Closed> {
         let _closed = self.gate.write();
+        // An op may have failed while this waited for it.
+        cache.device.health.check()?;
         self.changers.fetch_add(1, Ordering::Relaxed);
         let prepared = sweeper.before_commit();
         self.changers.fetch_sub(1, Ordering::Relaxed);
@@ -371,6 +374,7 @@ impl Transactions {
     /// Writes all committed blocks home, and gives back the log's space.
     pub(super) fn settle(&self, cache: &Cache) -> Result<()> {
         let mut committed = self.log.lock();
+        let _watch = cache.device.health.watch_panics("a commit");
         cache.device.health.check()?;
         cache.device.health.watch(self.settle_all(cache, &mut committed))
     }
@@ -421,6 +425,7 @@ impl Transactions {
     pub(super) fn finish(&self, cache: &Cache) -> Result<()> {
         debug_assert!(self.is_clean(), "the volume is closed with changes that were not committed");
         let mut committed = self.log.lock();
+        let _watch = cache.device.health.watch_panics("a commit");
         cache.device.health.check()?;
         let done = self.settle_all(cache, &mut committed).and_then(|()| committed.log.close());
         cache.device.health.watch(done)

@@ -61,6 +61,7 @@ impl F2fs {
     }
 
     pub(super) fn checkpoint_as(&self, writer: &mut Writer, umount: bool) -> Result<()> {
+        let _watch = self.health.watch_panics("a checkpoint");
         self.finish(writer)?;
         let clean = writer.last.flags.contains(CpFlags::UMOUNT) == umount;
         if clean && !self.unsaved.load(Ordering::Acquire) {
@@ -134,6 +135,8 @@ impl F2fs {
         self.nodes.rest();
         let snapshot = {
             let _gate = self.gate.write();
+            // An op may have failed while this waited for it.
+            self.health.check()?;
             let snapshot = self.snapshot(writer, umount)?;
             self.unsaved.store(false, Ordering::Release);
             *self.roll_forward_limits.lock() = Default::default();

@@ -39,6 +39,7 @@ impl F2fs {
     }
 
     fn sync_file_as(&self, writer: &mut Writer, file: &Incore, upto: CommitPoint, data: Epoch) -> Result<()> {
+        let _watch = self.health.watch_panics("an fsync");
         // The checkpoint that held the lock may not be finished, or have failed. The changes that a chain cannot
         // describe were to be in it, and are recorded nowhere else.
         if !self.reaches(upto) {
@@ -90,6 +91,8 @@ impl F2fs {
     fn begin_chain(&self, file: &Incore, writer: &Writer) -> Result<Option<Unfinished>> {
         let chain = {
             let _gate = self.gate.write();
+            // An op may have failed while this waited for it.
+            self.health.check()?;
             // Behind the gate: an op in between may give the file another name, and the chain would tell its link
             // count without it.
             if !self.chain_suffices(file, writer)? {

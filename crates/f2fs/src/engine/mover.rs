@@ -145,6 +145,7 @@ impl F2fs {
 
     fn renew_nodes(&self, segno: Segno, blocks: &[usize], summary: &Recorded) -> Result<()> {
         let _gate = self.gate.read();
+        let _watch = self.health.watch_panics("moving blocks");
         for offset in blocks {
             let nid = summary.summary.entries[*offset].nid;
             let at = self.geo.block_of(segno, *offset);
@@ -254,6 +255,7 @@ impl F2fs {
                 continue;
             }
             let _gate = self.gate.read();
+            let _watch = self.health.watch_panics("moving blocks");
             self.renew_owned(&file, &valid)?;
         }
         Ok(left)
@@ -285,6 +287,7 @@ impl F2fs {
             return self.health.watch(Err(error));
         }
         let _gate = self.gate.read();
+        let _watch = self.health.watch_panics("moving blocks");
         self.space.end_flight(run);
         let mut files: BTreeMap<Nid, Arc<Incore>> = BTreeMap::new();
         for (valid, to) in blocks.iter().zip(run.start.0 as u32..) {

@@ -84,7 +84,7 @@ pub struct Toy {
     pub moves: Mutex<Option<Ino>>,
     relocations: AtomicU64,
     pub fails: Mutex<Option<String>>,
-    /// The reason of the last call that wanted the volume to fail: it goes on.
+    /// The reason of the first call that wanted the volume to fail: it goes on.
     pub blamed: Mutex<Option<String>>,
     pub ops: AtomicU64,
     pub hardened: AtomicU64,
@@ -104,6 +104,8 @@ pub struct Toy {
     pub unread: AtomicU64,
     /// If true, no directory has room for a name, and no inode for an attribute.
     pub cramped: AtomicBool,
+    /// True if a commit and the adding of a name panic.
+    pub panics: AtomicBool,
     /// True if no inode can be synced.
     pub unsyncable: AtomicBool,
     /// If set, `sync_inode` makes durable the changes up to the commit point asked for, and no others.
@@ -214,6 +216,7 @@ impl Toy {
             moves: Mutex::new(None),
             relocations: AtomicU64::new(0),
             fails: Mutex::new(None),
+            panics: AtomicBool::new(false),
             unsyncable: AtomicBool::new(false),
             blamed: Mutex::new(None),
             ops: AtomicU64::new(0),
@@ -427,7 +430,7 @@ impl Format for Toy {
     }
     /// Does nothing: the toy goes on, so that tests see what vfs does when a write succeeds later.
     fn fail(&self, reason: &str) {
-        *self.blamed.lock() = Some(reason.into());
+        self.blamed.lock().get_or_insert_with(|| reason.into());
     }
     fn load(&self, ino: Ino) -> Result<(Attr, ToyNode)> {
         self.dawdle();
@@ -624,6 +627,7 @@ impl Format for Toy {
         Ok(())
     }
     fn commit(&self, _why: CommitReason) -> Result<()> {
+        assert!(!self.panics.load(Ordering::Relaxed), "a panic that is wanted");
         self.committed.fetch_add(1, Ordering::Relaxed);
         *self.durable.lock() = Some(self.meta.lock().clone());
         Ok(())
@@ -750,6 +754,7 @@ impl FormatOp for ToyOp<'_> {
     }
     fn name_add(&mut self, dir: &ToyNode, name: &Name, to: Target<'_, ToyNode>) -> Result<()> {
         self.check_room()?;
+        assert!(!self.toy.panics.load(Ordering::Relaxed), "a panic that is wanted");
         let mut meta = self.toy.meta.lock();
         meta.next_entry += 1;
         let seq = meta.next_entry;

@@ -384,6 +384,22 @@ fn changes_of_names_are_durable_at_once_where_a_directory_or_the_mount_asks_for_
     assert!(on(Synchronous::Marked, 0).contains(&false), "the changes are not durable by themselves");
 }
 
+#[test]
+fn a_panic_in_an_op_or_beside_ops_turns_the_volume_read_only() {
+    for what in ["an op (Create)", "a call"] {
+        let v = Volume::live(64);
+        v.create(ROOT, "old");
+        v.vfs.format().panics.store(true, Ordering::Relaxed);
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| match what {
+            "a call" => v.vfs.sync().unwrap(),
+            _ => _ = v.create(ROOT, "new"),
+        }))
+        .unwrap_err();
+        let blamed = v.vfs.format().blamed.lock().clone().expect("the format is told");
+        assert!(blamed.contains(&format!("a panic in the middle of {what}")), "{blamed}");
+    }
+}
+
 /// A name, or the attributes of an inode (without a name), of which the front was given notice.
 type Heard = Vec<(Ino, Option<String>)>;
 
