@@ -14,7 +14,7 @@ pub enum Error {
     #[error("{}", std::io::Error::from_raw_os_error(*.0))]
     Posix(i32),
     /// Something read from the disk contradicts itself or the rest of the volume.
-    #[error("{structure}{}: {problem}; check the volume (moafs fsck, e2fsck)", block.map(|b| format!(" (block {b})")).unwrap_or_default())]
+    #[error("{structure}{}: {problem}; check the volume (moafs fsck)", block.map(|b| format!(" (block {b})")).unwrap_or_default())]
     Damaged {
         /// The structure, in words and numbers: `inode 12`, `directory 2`, `descriptor of group 3`.
         structure: String,
@@ -74,5 +74,16 @@ impl Error {
     /// Returns a disk error with the operation that failed, as `what` describes it.
     pub fn disk(what: impl Into<String>, source: DiskError) -> Error {
         Error::Disk { what: what.into(), source }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn damage_names_a_checker_of_every_format() {
+        let damaged = Error::Damaged { structure: "inode 7".into(), block: None, problem: "it has no links".into() };
+        assert_eq!(damaged.to_string(), "inode 7: it has no links; check the volume (moafs fsck)");
     }
 }
