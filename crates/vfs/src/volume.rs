@@ -156,14 +156,13 @@ impl<F: Format> Volume<F> {
         self.clamp_time(self.rt.timestamp())
     }
 
+    /// Returns the time that inodes of this volume hold for `time`. As in the kernel's file systems, the first and the
+    /// last second of the range have no parts.
     pub(crate) fn clamp_time(&self, time: Timestamp) -> Timestamp {
         let (first, last) = self.shape.time_range;
-        let nanos = if self.shape.time_nanos { time.nanos } else { 0 };
-        match time.secs {
-            secs if secs < first => Timestamp::new(first, 0),
-            secs if secs > last => Timestamp::new(last, 0),
-            secs => Timestamp::new(secs, nanos),
-        }
+        let secs = time.secs.clamp(first, last);
+        let has_nanos = self.shape.time_nanos && first < secs && secs < last;
+        Timestamp::new(secs, if has_nanos { time.nanos } else { 0 })
     }
 
     pub(crate) fn set_times(&self, attr: &mut Attr, set: &SetAttr, now: moafs_runtime::Timestamp) {

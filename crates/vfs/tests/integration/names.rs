@@ -444,6 +444,20 @@ fn times_move_as_posix_says() {
         assert_eq!(times(f).1, (1 << 34) - 1, "clamped to what an inode holds");
         v.vfs.fsync(f, false).unwrap();
         assert_eq!(v.vfs.format().put_attr(f).mtime.secs, (1 << 34) - 1);
+        let (first, last) = (-1 << 31, (1 << 34) - 1);
+        for (secs, shown) in [
+            (i64::MIN, Timestamp::new(first, 0)),
+            (first - 1, Timestamp::new(first, 0)),
+            (first, Timestamp::new(first, 0)),
+            (first + 1, Timestamp::new(first + 1, 5)),
+            (last - 1, Timestamp::new(last - 1, 5)),
+            (last, Timestamp::new(last, 0)),
+            (last + 1, Timestamp::new(last, 0)),
+        ] {
+            let mtime = Some(SetTime::To(Timestamp::new(secs, 5)));
+            let stat = v.vfs.set_attr(&ROOT_USER(), f, &SetAttr { mtime, ..SetAttr::default() }).unwrap();
+            assert_eq!(stat.attr.mtime, shown, "{secs} s and 5 ns");
+        }
         v.vfs.close().unwrap();
     });
 }
