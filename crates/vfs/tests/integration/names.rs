@@ -518,6 +518,27 @@ fn attributes_have_name_spaces() {
     v.vfs.close().unwrap();
 }
 
+#[test]
+fn only_owners_set_lists_and_attributes_of_sticky_directories_unless_the_kernel_lets_others() {
+    let v = Volume::live(64);
+    let sticky = v.mkdir(ROOT, "sticky");
+    chmod(&v, sticky, 0o1777);
+    let list = acl(&[(1, 7, 0), (2, 4, 9), (4, 7, 0), (16, 7, 0), (32, 7, 0)]);
+    let set = |who: &Credentials, name: &[u8], value: &[u8]| {
+        errno(
+            v.vfs
+                .set_xattr(who, sticky, name, value, SetMode::Any)
+                .and_then(|()| v.vfs.remove_xattr(who, sticky, name)),
+        )
+    };
+    let fowner = Credentials { checks: Checks::Done, ..user(5) };
+    for (name, value) in [(&b"user.a"[..], &b"value"[..]), (b"system.posix_acl_default", &list)] {
+        assert_eq!(set(&user(5), name, value), libc::EPERM, "it is another's");
+        assert_eq!(set(&ROOT_USER(), name, value), 0);
+        assert_eq!(set(&fowner, name, value), 0, "the kernel has let it pass (CAP_FOWNER)");
+    }
+}
+
 fn acl(entries: &[(u16, u16, u32)]) -> Vec<u8> {
     let mut bytes = 2u32.to_le_bytes().to_vec();
     for (tag, perm, id) in entries {
