@@ -132,7 +132,7 @@ struct WriteBatch<'a, F: Format> {
     flight: Option<Flight<'a, F>>,
 }
 
-/// How much of what is due a plan has.
+/// The extent of a plan: all that is due, or less.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Planned {
     All,
