@@ -173,13 +173,12 @@ impl<F: FileSystem> Dispatcher<F> {
 /// caller is killed.
 fn may_wait(opcode: Opcode) -> bool {
     use Opcode::{
-        CopyFileRange, CopyFileRange64, Fallocate, Fsync, Fsyncdir, Ioctl, Link, Mkdir, Mknod, Removexattr, Rename,
-        Rename2, Rmdir, Setattr, Setxattr, Symlink, Syncfs, Unlink, Write,
+        CopyFileRange, CopyFileRange64, Create, Fallocate, Fsync, Fsyncdir, Ioctl, Link, Mkdir, Mknod, Removexattr,
+        Rename, Rename2, Rmdir, Setattr, Setxattr, Symlink, Syncfs, Tmpfile, Unlink, Write,
     };
-    matches!(
-        opcode,
-        Mknod | Mkdir | Symlink | Link | Unlink | Rmdir | Rename | Rename2 | Setattr | Setxattr | Removexattr
-    ) || matches!(opcode, Write | Fsync | Fsyncdir | Syncfs | Fallocate | CopyFileRange | CopyFileRange64 | Ioctl)
+    matches!(opcode, Create | Tmpfile | Mknod | Mkdir | Symlink | Link | Unlink | Rmdir | Rename | Rename2)
+        || matches!(opcode, Setattr | Setxattr | Removexattr | Write | Fallocate | CopyFileRange | CopyFileRange64)
+        || matches!(opcode, Fsync | Fsyncdir | Syncfs | Ioctl)
 }
 
 /// An exchange that has not been replied to or ended yet. Dropped in a panic, it replies `EIO`, so no client hangs.

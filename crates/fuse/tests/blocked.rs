@@ -13,11 +13,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use moafs_fuse::{
-    AttrReply, Entry, Errno, FOREVER, FallocateMode, FileAttr, FileHandle, FileSystem, NodeId, ReqCtx, Session,
-    SessionOptions, StatFs, Transport,
+    AttrReply, CreateArgs, Entry, Errno, FOREVER, FallocateMode, FileAttr, FileHandle, FileSystem, NodeId, OpenReply,
+    ReqCtx, Session, SessionOptions, StatFs, Transport,
 };
 use mounted::{ChildServer, over_both_transports, wait_until};
-use rustix::fs::FallocateFlags;
+use rustix::fs::{FallocateFlags, Mode, OFlags};
 
 /// Calls at once: more than all queues together may have threads.
 const MANY: u64 = 200;
@@ -39,11 +39,12 @@ over_both_transports! {
     clients_of_a_killed_daemon_end,
     others_are_answered_beside_many_blocked_requests,
     a_killed_client_ends_while_its_operation_blocks,
+    a_killed_client_ends_while_a_file_without_a_name_waits_for_space,
     every_request_of_a_burst_is_answered,
 }
 
-/// Files whose fsync and fallocate take until a file `open` appears among the signs, or until the caller is
-/// interrupted.
+/// Files whose fsync, fallocate and creation without a name take until a file `open` appears among the signs, or until
+/// the caller is interrupted.
 struct Gated {
     signs: PathBuf,
     blocked: AtomicU64,
@@ -93,6 +94,11 @@ impl FileSystem for Gated {
 
     fn fallocate(&self, _: &ReqCtx, _: FileHandle, _: u64, _: u64, _: FallocateMode) -> moafs_fuse::Result<()> {
         self.pass()
+    }
+
+    fn tmpfile(&self, _: &ReqCtx, _: &CreateArgs) -> moafs_fuse::Result<(Entry, OpenReply)> {
+        self.pass()?;
+        Err(Errno::ENOSPC)
     }
 }
 
@@ -182,8 +188,16 @@ fn others_are_answered_beside_many_blocked_requests(transport: Transport) {
 }
 
 fn a_killed_client_ends_while_its_operation_blocks(transport: Transport) {
+    a_killed_client_ends(transport, "fallocate");
+}
+
+fn a_killed_client_ends_while_a_file_without_a_name_waits_for_space(transport: Transport) {
+    a_killed_client_ends(transport, "tmpfile");
+}
+
+fn a_killed_client_ends(transport: Transport, operation: &str) {
     let Some(mut blocked) = Blocked::new(transport) else { return };
-    blocked.client("fallocate", 1);
+    blocked.client(operation, 1);
     wait_until("it blocks", || blocked.signs("blocked") == 1);
     blocked.clients[0].kill().expect("kill");
     blocked.wait_for_clients();
@@ -226,6 +240,10 @@ fn client_calls_when_told_to() {
 fn call(operation: &str, mount: &Path, number: u64) {
     if operation == "statfs" {
         let _ = rustix::fs::statfs(mount);
+        return;
+    }
+    if operation == "tmpfile" {
+        let _ = rustix::fs::open(mount, OFlags::TMPFILE | OFlags::WRONLY, Mode::RUSR);
         return;
     }
     let Ok(file) = OpenOptions::new().write(true).open(mount.join(number.to_string())) else { return };
