@@ -94,8 +94,8 @@ impl Mount {
 
     fn watch(&self, device: Option<DeviceId>) -> io::Result<Watcher> {
         let device = device.ok_or(io::ErrorKind::NotFound)?;
-        let line = table::line_of(&self.target, device)?.ok_or(io::ErrorKind::NotFound)?;
-        Watcher::start(&self.target, &line)
+        let fields = table::fields_of(&self.target, device)?.ok_or(io::ErrorKind::NotFound)?;
+        Watcher::start(&self.target, &fields)
     }
 
     /// Returns true if the topmost mount at the target is this mount.

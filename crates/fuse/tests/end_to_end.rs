@@ -8,6 +8,7 @@ mod mounted;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -683,6 +684,42 @@ fn auto_unmount_takes_the_mount_of_a_killed_daemon_away() {
     fs::write(dir.path().join("file"), b"x").expect("write");
     child.kill();
     mounted::wait_until("unmounted", || !mounted::is_mounted(dir.path()));
+}
+
+#[test]
+fn auto_unmount_leaves_alone_what_is_mounted_over_the_mount_of_a_killed_daemon() {
+    let Some(dir) = mounted::scratch() else { return };
+    let Some(mut child) = ChildServer::new(dir.path(), Transport::Auto) else { return };
+    let Some(_cover) = Cover::new(dir.path()) else { return };
+    fs::write(dir.path().join("over"), b"x").expect("write");
+    mounted::wait_until("watched", || is_named_by_a_process(dir.path()));
+    child.kill();
+    mounted::wait_until("the watcher has ended", || !is_named_by_a_process(dir.path()));
+    assert_eq!(fs::read(dir.path().join("over")).expect("the other file system"), b"x");
+}
+
+/// A file system in memory that covers what is mounted on a directory.
+struct Cover<'a>(&'a Path);
+
+impl<'a> Cover<'a> {
+    /// Returns `None` if there is no tmpfs.
+    fn new(at: &'a Path) -> Option<Cover<'a>> {
+        let mounted = rustix::mount::mount("cover", at, "tmpfs", rustix::mount::MountFlags::empty(), None);
+        mounted.map_err(|error| skip(&format!("no tmpfs: {error}"))).ok().map(|()| Cover(at))
+    }
+}
+
+impl Drop for Cover<'_> {
+    fn drop(&mut self) {
+        let _ = moafs_fuse::unmount(self.0, true);
+    }
+}
+
+/// Returns true if a process has the path among its arguments.
+fn is_named_by_a_process(path: &Path) -> bool {
+    let processes = fs::read_dir("/proc").expect("the processes").flatten();
+    let mut arguments = processes.filter_map(|process| fs::read(process.path().join("cmdline")).ok());
+    arguments.any(|arguments| arguments.split(|&byte| byte == 0).any(|word| word == path.as_os_str().as_bytes()))
 }
 
 /// Serves as the daemon that the tests above kill; not a test by itself.

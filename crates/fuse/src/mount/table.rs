@@ -20,14 +20,14 @@ pub(super) fn device_mounted_at(target: &Path) -> io::Result<Option<DeviceId>> {
     Ok(mounts.find(|(at, _)| at == target).map(|(_, id)| id))
 }
 
-/// Returns the part of the mount table's line that identifies a mount: device, root and mount point.
-pub(super) fn line_of(target: &Path, device: DeviceId) -> io::Result<Option<Vec<u8>>> {
+/// Returns the fields of the mount table that identify a mount, with spaces between them: device, root and mount point.
+pub(super) fn fields_of(target: &Path, device: DeviceId) -> io::Result<Option<Vec<u8>>> {
     let table = std::fs::read(MOUNTINFO)?;
     let is_it = |line: &&[u8]| parse_mountinfo(line).is_some_and(|(at, id)| at == target && id == device);
     let line = table.split(|&byte| byte == b'\n').rev().find(is_it);
     Ok(line.map(|line| {
         let fields: Vec<&[u8]> = line.split(|&byte| byte == b' ').skip(2).take(3).collect();
-        [b" ", fields.join(&b' ').as_slice(), b" "].concat()
+        fields.join(&b' ')
     }))
 }
 

@@ -18,22 +18,27 @@ pub(super) struct Watcher {
     alive: Option<ChildStdin>,
 }
 
-/// Reads until its input ends. Then it unmounts `$0`, if the mount table still has a line with `$1`.
+/// Reads until its input ends. Then it unmounts `$0`, if the last mount there is still the one that `$1` describes as
+/// the mount table does: another file system may be mounted over it.
 const WATCH: &str = r#"
 trap '' HUP INT TERM
 while read -r _; do :; done
-grep -qF -e "$1" /proc/self/mountinfo || exit 0
+top=
+while read -r _ _ device root at _; do
+    [ "$at" != "${1##* }" ] || top="$device $root $at"
+done </proc/self/mountinfo
+[ "$top" = "$1" ] || exit 0
 [ "$(id -u)" != 0 ] || exec umount -l -- "$0"
 fusermount3 -q -u -z -- "$0" || exec fusermount -q -u -z -- "$0"
 "#;
 
 impl Watcher {
-    /// Watches over the mount at `target`, which `line` of the mount table identifies.
-    pub(super) fn start(target: &Path, line: &[u8]) -> io::Result<Watcher> {
+    /// Watches over the mount at `target`, which these fields of the mount table identify.
+    pub(super) fn start(target: &Path, fields: &[u8]) -> io::Result<Watcher> {
         let mut shell = Command::new("/bin/sh")
             .args(["-c", WATCH])
             .arg(target)
-            .arg(OsStr::from_bytes(line))
+            .arg(OsStr::from_bytes(fields))
             .current_dir("/")
             .process_group(0)
             .stdin(Stdio::piped())
