@@ -231,7 +231,7 @@ fn open_source(image: &Path, settings: &mut Settings) -> Result<Opened> {
     }
 }
 
-/// Opens it without a claim: the mount claims a device by itself.
+/// Opens it without a claim, which is held already, and taken over by the kernel where it mounts the device.
 fn open_unclaimed(image: &Path, settings: &Settings) -> Result<Opened> {
     let options = volume::file_options(&settings.volume, settings.host_cache);
     let part = settings.part.map_or(Part::OnlyVolume, |PartBytes { offset, len }| Part::Bytes { offset, len });

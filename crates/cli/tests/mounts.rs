@@ -4,10 +4,13 @@ mod support;
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::process::{Command, Stdio};
 
-use support::{Format, Mounted, Running, Scratch, can_mount, fails, is_detached, is_mounted, moafs, ok, wait_until};
+use support::{
+    Format, LoopDevice, Mounted, Running, Scratch, can_loop, can_mount, fails, is_detached, is_mounted, moafs, ok,
+    wait_until,
+};
 
 support::tests_of_both! {
     what_is_written_is_there_after_umount,
@@ -330,6 +333,28 @@ fn attributes_of_all_kinds_survive(format: Format) {
     assert!(file.metadata().unwrap().created().is_ok(), "no birth time");
     drop(open);
     mounted.unmount();
+    scratch.judge();
+}
+
+#[test]
+fn a_mounted_device_is_claimed_whatever_the_type_of_the_mount() {
+    if !can_mount() || !can_loop() {
+        return;
+    }
+    let scratch = Scratch::with_volume(Format::Ext4);
+    let device = LoopDevice::attach(&scratch.image(), &[]);
+    let claim = || fs::File::options().read(true).custom_flags(libc::O_EXCL).open(device.path());
+    let target = scratch.path("mnt");
+    fs::create_dir(&target).unwrap();
+    let (path, dir) = (device.path().display().to_string(), target.display().to_string());
+    // Each round waits for what the one before it is about to release.
+    for options in ["plain", "rw", "plain,ro"] {
+        ok(&["mount", "-o", options, &path, &dir]);
+        let mounted = Mounted { target: target.clone() };
+        assert_eq!(claim().unwrap_err().raw_os_error(), Some(libc::EBUSY), "{options}");
+        mounted.unmount();
+    }
+    wait_until("the release of the device", || claim().is_ok());
     scratch.judge();
 }
 

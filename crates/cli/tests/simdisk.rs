@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
-use support::{Format, Scratch, can_mount, e2fsck, fails, is_mounted, moafs, ok, wait_until};
+use support::{Format, LoopDevice, Scratch, can_mount, e2fsck, fails, is_mounted, moafs, ok, wait_until};
 
 const MODEL: &str = "st3160812as";
 
@@ -63,28 +63,13 @@ impl Drop for Disk {
     }
 }
 
-/// A loop device on a disk; detached when the value is dropped.
-struct Loop(String);
-
-impl Loop {
-    fn attach(disk: &Disk) -> Loop {
-        Loop(run("losetup", &["--find", "--show", "--direct-io=on", &disk.dir.join("disk").display().to_string()]))
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        let _ = Command::new("losetup").args(["--detach", &self.0]).status();
-    }
-}
-
 /// A mount of the kernel; unmounted when the value is dropped.
 struct KernelMount(PathBuf);
 
 impl KernelMount {
-    fn new(device: &Loop, dir: &Path) -> KernelMount {
+    fn new(device: &LoopDevice, dir: &Path) -> KernelMount {
         fs::create_dir_all(dir).unwrap();
-        run("mount", &["-t", "ext4", &device.0, &dir.display().to_string()]);
+        run("mount", &["-t", "ext4", &device.path().display().to_string(), &dir.display().to_string()]);
         KernelMount(dir.to_owned())
     }
 }
@@ -110,9 +95,20 @@ fn a_kernel_file_system_keeps_its_files_on_a_modelled_disk() {
     let scratch = Scratch::new(Format::Ext2);
     let contents: Vec<u8> = (0..6_000_000_u32).map(|number| (number.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     {
-        let device = Loop::attach(&disk);
+        let device = LoopDevice::attach(&disk.dir.join("disk"), &["--direct-io=on"]);
         // Without these, a thread of the kernel clears inode tables meanwhile, and its writes are counted as well.
-        run("mke2fs", &["-q", "-F", "-t", "ext4", "-E", "lazy_itable_init=0,lazy_journal_init=0", &device.0]);
+        run(
+            "mke2fs",
+            &[
+                "-q",
+                "-F",
+                "-t",
+                "ext4",
+                "-E",
+                "lazy_itable_init=0,lazy_journal_init=0",
+                &device.path().display().to_string(),
+            ],
+        );
         let before = disk.number("/drive/written_bytes");
         let mount = KernelMount::new(&device, &scratch.path("mnt"));
         fs::write(mount.0.join("file"), &contents).unwrap();
@@ -121,7 +117,7 @@ fn a_kernel_file_system_keeps_its_files_on_a_modelled_disk() {
         assert!(written >= contents.len() as u64, "{written} bytes were counted");
         assert!(written < 2 * contents.len() as u64, "{written} bytes were counted");
         assert!(disk.number("/drive/flushes") > 0, "{}", disk.stats());
-        e2fsck(Path::new(&device.0));
+        e2fsck(device.path());
         let mount = KernelMount::new(&device, &scratch.path("mnt"));
         assert!(fs::read(mount.0.join("file")).unwrap() == contents, "the contents differ");
         assert!(disk.number("/drive/read_bytes") >= contents.len() as u64);

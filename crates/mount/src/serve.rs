@@ -40,7 +40,7 @@ pub struct Mounting<F: Format> {
     pub source: Source,
     /// First byte of the volume on it.
     pub first_byte: u64,
-    /// The result of [`Source::claim`].
+    /// The result of [`Source::claim`]. Kept until the volume is closed, unless the kernel claims the device itself.
     pub claim: Option<File>,
     /// The mount point.
     pub target: PathBuf,
@@ -76,12 +76,13 @@ pub enum ServeError {
 ///
 /// # Errors
 /// Fails if the mount failed, or the volume could not be closed cleanly.
-pub fn serve<F: Format>(mounting: Mounting<F>, ready: impl FnOnce()) -> Result<(), ServeError> {
+pub fn serve<F: Format>(mut mounting: Mounting<F>, ready: impl FnOnce()) -> Result<(), ServeError> {
     share_arenas();
     let log = Arc::new(Log::new(mounting.source.path().display().to_string()));
     let vfs = mounting.vfs.clone();
     tell_state(vfs.shape(), mounting.settings.volume.read_only, &log);
-    let (session, watches) = match start(mounting, &log) {
+    let mut claim = mounting.claim.take();
+    let (session, watches) = match start(mounting, &mut claim, &log) {
         Ok(started) => started,
         Err(error) => {
             close(vfs)?;
@@ -93,10 +94,10 @@ pub fn serve<F: Format>(mounting: Mounting<F>, ready: impl FnOnce()) -> Result<(
     ready();
     let served = session.serve();
     drop((pressure, watches));
-    match front.closed() {
-        Some(outcome) => outcome.clone().map_err(ServeError::Close)?,
-        None => close(vfs)?,
-    }
+    let closed = front.closed().map_or_else(|| close(vfs), |outcome| outcome.clone().map_err(ServeError::Close));
+    // Before the lock of the device, which goes with the front: others wait for that one.
+    drop(claim);
+    closed?;
     served.map_err(ServeError::Serve)
 }
 
@@ -120,7 +121,11 @@ fn share_arenas() {}
 
 /// Mounts and begins to wait for signals. They are caught from before the mount on: an early signal must not end the
 /// daemon and leave a mount without one.
-fn start<F: Format>(mounting: Mounting<F>, log: &Arc<Log>) -> Result<(Session<Front<F>>, Watches), ServeError> {
+fn start<F: Format>(
+    mounting: Mounting<F>,
+    claim: &mut Option<File>,
+    log: &Arc<Log>,
+) -> Result<(Session<Front<F>>, Watches), ServeError> {
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(ServeError::Signals)?;
     let leaving = (mounting.vfs.clone(), mounting.target.clone());
     let disk = Arc::clone(&mounting.volume_disk);
@@ -132,7 +137,7 @@ fn start<F: Format>(mounting: Mounting<F>, log: &Arc<Log>) -> Result<(Session<Fr
     let noting = Arc::clone(&notices);
     // From the first request on.
     vfs.watch_unseen(move |unseen| noting.note_unseen(unseen));
-    let session = mount(mounting, Arc::clone(&swap), Arc::clone(&notices), log)?;
+    let session = mount(mounting, claim, Arc::clone(&swap), Arc::clone(&notices), log)?;
     let nodes = Nodes::new(vfs.shape().root);
     let attributes = AttributesThread::start(notices, session.notifier(), nodes, Arc::clone(log));
     let attributes = attributes.inspect_err(|error| {
@@ -158,12 +163,12 @@ fn close<F: Format>(vfs: Vfs<F>) -> Result<(), ServeError> {
 
 fn mount<F: Format>(
     mounting: Mounting<F>,
+    claim: &mut Option<File>,
     swap: Arc<KernelSwap<F>>,
     notices: Arc<Notices>,
     log: &Arc<Log>,
 ) -> Result<Session<Front<F>>, ServeError> {
-    let Mounting { vfs, volume_disk: _, source, first_byte, claim, target, mut settings, disk, engine, layout } =
-        mounting;
+    let Mounting { vfs, source, first_byte, target, mut settings, disk, engine, layout, .. } = mounting;
     // The kernel displays the mount as read-only, and refuses changes by itself.
     let read_only = settings.volume.read_only || vfs.shape().read_only.is_some();
     settings.session.mount.flags.set(MountFlags::RDONLY, read_only);
@@ -189,8 +194,10 @@ fn mount<F: Format>(
     };
     let front = Front::new(vfs, files, swap, Arc::clone(log)).with_opens(opens);
     let front = front.with_identity(settings.identity).with_notices(notices).with_layout(layout);
-    // The kernel itself claims the device from now on.
-    drop(claim);
+    if face.device().is_some() {
+        // The kernel itself claims the device from now on.
+        *claim = None;
+    }
     let session = Session::mount(front, &target, &settings.session)?;
     let no_sync = no_sync(session.negotiated(), &face);
     if let Some(words) = &no_sync {

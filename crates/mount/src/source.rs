@@ -9,6 +9,10 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 
 use crate::busy;
 use crate::loop_device::{self, LoopDevice};
@@ -76,7 +80,7 @@ impl Source {
     }
 
     /// Checks that the kernel does not use it already, which the daemon's own lock cannot see. A device stays claimed
-    /// until the returned file is dropped: right before the mount, which claims it itself.
+    /// until the returned file is dropped. A mount that is ending is waited for.
     ///
     /// # Errors
     /// [`SourceError::Busy`] when it is mounted or attached to a loop device.
@@ -86,10 +90,11 @@ impl Source {
         if matches!(self, Source::Image(_)) {
             return Ok(None);
         }
-        let opened = OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(path);
-        opened.map(Some).map_err(|error| match error.raw_os_error() {
-            Some(libc::EBUSY) => self.busy(path, "claimed by the kernel".to_owned()),
-            _ => SourceError::Access { path: path.to_owned(), error },
+        let open = || OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(path);
+        let grace = |error: &io::Error| if is_busy(error) { grace_of_claimed(path) } else { Duration::ZERO };
+        busy::wait(grace, || (), open).map(Some).map_err(|error| match error {
+            error if is_busy(&error) => self.busy(path, "claimed by the kernel or another program".to_owned()),
+            error => SourceError::Access { path: path.to_owned(), error },
         })
     }
 
@@ -124,6 +129,17 @@ fn still_attached(image: &Path) -> Option<PathBuf> {
         if loop_device::detaches_itself(device) { busy::grace(image) } else { busy::MOUNTED_GRACE }
     };
     busy::wait(grace, || (), || loop_device::attached_to(image).map_or(Ok(()), Err)).err()
+}
+
+fn is_busy(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EBUSY)
+}
+
+/// Returns how long to wait for a device that is claimed. Only what also holds the lock is about to release both.
+fn grace_of_claimed(device: &Path) -> Duration {
+    let lock = |device: File| flock(&device, FlockOperation::NonBlockingLockExclusive);
+    let is_locked = File::open(device).is_ok_and(|device| lock(device) == Err(Errno::WOULDBLOCK));
+    if is_locked { busy::grace(device) } else { busy::MOUNTED_GRACE }
 }
 
 /// The source in the kernel's mount table, and the type of the mount.

@@ -320,6 +320,36 @@ pub(crate) fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
+/// A loop device on a file; detached when the value is dropped.
+pub(crate) struct LoopDevice(PathBuf);
+
+impl LoopDevice {
+    pub(crate) fn attach(file: &Path, options: &[&str]) -> LoopDevice {
+        let output = Command::new("losetup").args(["--find", "--show"]).args(options).arg(file).output().unwrap();
+        assert!(output.status.success(), "losetup: {}", String::from_utf8_lossy(&output.stderr));
+        LoopDevice(PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").arg("--detach").arg(&self.0).status();
+    }
+}
+
+/// Returns true if loop devices can be had here; prints a message if not.
+pub(crate) fn can_loop() -> bool {
+    let can = Path::new("/dev/loop-control").exists();
+    if !can {
+        eprintln!("SKIPPED: there are no loop devices");
+    }
+    can
+}
+
 /// Returns true if no loop device has the image.
 pub(crate) fn is_detached(image: &Path) -> bool {
     let image = image.canonicalize().unwrap();
