@@ -15,6 +15,7 @@ use support::{
 support::tests_of_both! {
     what_is_written_is_there_after_umount,
     the_image_can_be_used_right_after_umount8,
+    umount_waits_for_the_daemon_of_an_image_that_the_mount_table_does_not_name,
     the_control_directory_is_there_and_hidden,
     names_and_attributes_stay_true_under_change,
     a_second_user_of_the_image_is_refused,
@@ -69,6 +70,29 @@ fn the_image_can_be_used_right_after_umount8(format: Format) {
     wait_until("umount(8)", umount);
     ok(&["fsck".as_ref(), "-fy".as_ref(), scratch.image().as_os_str()]);
     drop(again);
+}
+
+fn umount_waits_for_the_daemon_of_an_image_that_the_mount_table_does_not_name(format: Format) {
+    if !can_mount() {
+        return;
+    }
+    for (options, to) in
+        [("plain,fsname=other", "disk.img"), ("plain", "renamed.img"), ("plain,fsname=other", "renamed.img")]
+    {
+        let scratch = Scratch::with_volume(format);
+        let (mut daemon, mounted) = in_foreground(&scratch, options);
+        fs::write(mounted.path("file"), vec![7; 30 << 20]).unwrap();
+        let image = scratch.path(to);
+        fs::rename(scratch.image(), &image).unwrap();
+        mounted.unmount();
+        let lock = fs::File::open(&image).unwrap();
+        let locked = rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive);
+        assert!(locked.is_ok(), "{options}, {to}: the daemon still holds the image");
+        drop(lock);
+        assert_eq!(daemon.exit_code(), Some(0));
+        fs::rename(&image, scratch.image()).unwrap();
+        scratch.judge();
+    }
 }
 
 fn the_control_directory_is_there_and_hidden(format: Format) {

@@ -21,7 +21,8 @@
 //! | `forgotten` | asking the kernel which removed files it no longer has |
 //! | `outliving` | syncs that go on when their caller was killed |
 //! | `ticking` | threads that do something again and again |
-//! | [`unmount`](mod@unmount), [`mount_table`], [`busy`] | unmounting by another process; the kernel's mounts; waiting for an image |
+//! | [`unmount`](mod@unmount), `release` | unmounting by another process, and waiting for the daemon |
+//! | [`mount_table`], [`busy`] | the kernel's mounts; waiting for an image |
 //! | [`confine`](mod@confine) | dropping privileges that a daemon of root does not need |
 //! | [`log`] | messages of a live mount |
 
@@ -52,6 +53,7 @@ pub mod options;
 mod outliving;
 mod pressure;
 mod process;
+mod release;
 pub mod remount;
 mod same_file;
 pub mod serve;

@@ -1,20 +1,21 @@
 //! Unmounting by another process, and waiting until the daemon has released the image.
 //!
 //! On `fuseblk` umount(2) itself waits for the daemon. On plain `fuse` it returns at once, so the caller waits for the
-//! lock on the image instead, which the daemon holds until everything is written and it ends.
+//! lock on the image instead, which the daemon holds until everything is written and it ends (`release`).
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use moafs_disk::{DiskError, FileDisk, FileOptions};
+use moafs_disk::DiskError;
 use moafs_runtime::Rt;
 use rustix::mount::UnmountFlags;
 
 use crate::busy;
 use crate::control_path;
 use crate::mount_table::{MountEntry, TableError, absolute, image_of, is_ours, table};
+use crate::release::{Served, Unreleased};
 use crate::swap;
 
 /// Type of a modelled disk's directory (`moafs simdisk`): not a volume, but unmounted like one.
@@ -60,6 +61,15 @@ pub enum UnmountError {
         /// Time that the caller waited.
         waited: Duration,
     },
+    /// The mount is gone. Neither the image nor the daemon shows whether writing has ended.
+    #[error("{} is unmounted, but it cannot be seen whether its daemon still writes ({error}); wait before you move or \
+         mount the image", target.display())]
+    Unseen {
+        /// The mount point.
+        target: PathBuf,
+        /// The error of opening the image that the mount table names.
+        error: DiskError,
+    },
 }
 
 /// Returns the mount at `target`, or of the image or device `target`. A mount may be dead, so only its parent directory
@@ -83,10 +93,11 @@ fn find(target: &Path) -> Result<MountEntry, UnmountError> {
 /// Fails if it is no mount of moafs, is busy, or its image is not released in time.
 pub fn unmount(target: &Path, lazy: bool, timeout: Duration, rt: &Rt) -> Result<(), UnmountError> {
     let entry = find(target)?;
-    let image = image_of(&entry);
     if swap_is_on(&entry.target)? && !is_dead(&entry.target) {
         return Err(UnmountError::SwapOn(entry.target.display().to_string()));
     }
+    // The image of a modelled disk is told by nothing, and a daemon may be asked only as long as it is there.
+    let served = (!lazy && entry.fstype != SIMDISK).then(|| Served::of(&entry));
     match busy::wait(busy_grace, || (), || detach(&entry.target, lazy)) {
         Ok(()) => {}
         Err(error) if is_busy(&error) && is_dead(&entry.target) => {
@@ -94,10 +105,13 @@ pub fn unmount(target: &Path, lazy: bool, timeout: Duration, rt: &Rt) -> Result<
         }
         Err(error) => return Err(refused(&entry, error)),
     }
-    if lazy || released(&image, timeout, rt) {
-        return Ok(());
-    }
-    Err(UnmountError::StillWriting { target: entry.target, image, waited: timeout })
+    let Some(served) = served else { return Ok(()) };
+    served.wait(timeout, rt).map_err(|unreleased| match unreleased {
+        Unreleased::Writing => {
+            UnmountError::StillWriting { target: entry.target, image: served.image().to_owned(), waited: timeout }
+        }
+        Unreleased::Unseen(error) => UnmountError::Unseen { target: entry.target, error },
+    })
 }
 
 /// Returns true if the file that the kernel swaps to is mounted in the volume.
@@ -149,17 +163,6 @@ fn by_fusermount(target: &Path, lazy: bool) -> io::Result<()> {
         words if words.is_empty() || words.contains("busy") => Err(io::Error::from_raw_os_error(libc::EBUSY)),
         words => Err(io::Error::other(words.to_owned())),
     }
-}
-
-/// Waits until the image's lock is free.
-fn released(image: &Path, timeout: Duration, rt: &Rt) -> bool {
-    // A user who may only read the image can still ask for the lock.
-    let options = FileOptions { read_only: true, claim_device: false, ..FileOptions::default() };
-    let attempt = || match FileDisk::open(image, rt.clone(), options.clone()) {
-        Err(error @ DiskError::Busy { .. }) => Err(error),
-        _ => Ok(()),
-    };
-    busy::wait(|_| timeout, || (), attempt).is_ok()
 }
 
 #[cfg(test)]
