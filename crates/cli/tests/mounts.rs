@@ -5,6 +5,7 @@ mod support;
 use std::fs;
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use support::{
@@ -213,6 +214,41 @@ fn a_mounted_volume_is_looked_at_through_its_mount(format: Format) {
     mounted.unmount();
     assert_eq!(ok(&["cat", &at("/link/file")]), "not on the image yet");
     scratch.judge();
+}
+
+#[test]
+fn umount_leaves_alone_what_covers_a_mount() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::with_volume(Format::Ext4);
+    let mounted = Mounted::new(&scratch, "");
+    let Some(cover) = Cover::new(&mounted.target) else { return };
+    fs::write(mounted.path("over"), b"x").unwrap();
+    for way in [&["umount"][..], &["umount", "--lazy"]] {
+        let (code, message) = fails(&[way, &[mounted.target.to_str().unwrap()]].concat());
+        assert!(code == 32 && message.contains("covered by another mount (tmpfs)"), "{code}: {message}");
+    }
+    assert!(mounted.path("over").exists());
+    drop(cover);
+    mounted.unmount();
+}
+
+/// A file system in memory that covers what is mounted on a directory; unmounted when the value is dropped.
+struct Cover(PathBuf);
+
+impl Cover {
+    /// Returns `None`, with a message, if there is no tmpfs.
+    fn new(at: &Path) -> Option<Cover> {
+        let mounted = rustix::mount::mount("cover", at, "tmpfs", rustix::mount::MountFlags::empty(), None);
+        mounted.map_err(|error| eprintln!("SKIPPED: no tmpfs: {error}")).ok().map(|()| Cover(at.to_owned()))
+    }
+}
+
+impl Drop for Cover {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(&self.0, rustix::mount::UnmountFlags::DETACH);
+    }
 }
 
 fn a_busy_mount_stays_unless_it_may_go_lazily(format: Format) {

@@ -33,6 +33,14 @@ pub enum UnmountError {
     /// No volume of moafs is mounted there.
     #[error("{} is not a mount of moafs; `findmnt -t fuse.moafs,fuseblk.moafs` lists them", .0.display())]
     NotMounted(PathBuf),
+    /// Another file system is mounted over it.
+    #[error("{target} is covered by another mount ({fstype}), which has to be unmounted first")]
+    Covered {
+        /// The mount point.
+        target: String,
+        /// The other file system.
+        fstype: String,
+    },
     /// Files of it are open.
     #[error(
         "{0} is busy: a program has a file open or its working directory there (`fuser -vm {0}` names it); \
@@ -75,7 +83,7 @@ pub enum UnmountError {
 /// Returns the mount at `target`, or of the image or device `target`. A mount may be dead, so only its parent directory
 /// is accessed.
 fn find(target: &Path) -> Result<MountEntry, UnmountError> {
-    let entries = table(|fstype| is_ours(fstype) || fstype == SIMDISK)?;
+    let entries = table(is_unmounted_here)?;
     let at = |path: &Path| entries.iter().rev().find(|entry| entry.target == path).cloned();
     // The second attempt is for a symbolic link to the mount point.
     let found = at(&absolute(target)).or_else(|| {
@@ -93,6 +101,7 @@ fn find(target: &Path) -> Result<MountEntry, UnmountError> {
 /// Fails if it is no mount of moafs, is busy, or its image is not released in time.
 pub fn unmount(target: &Path, lazy: bool, timeout: Duration, rt: &Rt) -> Result<(), UnmountError> {
     let entry = find(target)?;
+    check_uncovered(&entry.target)?;
     if swap_is_on(&entry.target)? && !is_dead(&entry.target) {
         return Err(UnmountError::SwapOn(entry.target.display().to_string()));
     }
@@ -112,6 +121,21 @@ pub fn unmount(target: &Path, lazy: bool, timeout: Duration, rt: &Rt) -> Result<
         }
         Unreleased::Unseen(error) => UnmountError::Unseen { target: entry.target, error },
     })
+}
+
+/// Checks that the last mount at `target`, which umount(2) takes, is not another file system's.
+fn check_uncovered(target: &Path) -> Result<(), UnmountError> {
+    match table(|_| true)?.into_iter().rfind(|entry| entry.target == target) {
+        Some(MountEntry { fstype, .. }) if !is_unmounted_here(&fstype) => {
+            Err(UnmountError::Covered { target: target.display().to_string(), fstype })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Returns true for the types of what this command unmounts.
+fn is_unmounted_here(fstype: &str) -> bool {
+    is_ours(fstype) || fstype == SIMDISK
 }
 
 /// Returns true if the file that the kernel swaps to is mounted in the volume.
