@@ -121,8 +121,8 @@ impl Format for F2fs {
         let nids = u64::from(self.geo.nid_max()).saturating_sub(4);
         VolumeSpace {
             free_blocks: self.space.available(),
-            root_blocks: 0,
             free_inodes: nids.saturating_sub(usage.nodes.into()),
+            ..VolumeSpace::default()
         }
     }
 

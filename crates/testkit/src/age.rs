@@ -37,7 +37,7 @@ use crate::family::{self, Family};
 use crate::image::{Geometry, Maker};
 use crate::judges::Class;
 use crate::tree::{self, LOST_AND_FOUND};
-use crate::volume::{self, Mounter};
+use crate::volume::{self, Mounter, writable};
 
 type Said<T> = Result<T, String>;
 
@@ -209,7 +209,7 @@ impl<F: Family> Run<F> {
             plan,
         };
         let vfs = run.mount()?;
-        let (space, used) = (vfs.stat_fs(), occupied(&vfs)?);
+        let (space, used) = (writable(&vfs), occupied(&vfs)?);
         run.fresh = Occupied { blocks: space.free, inodes: space.free_inodes };
         run.overhead = Occupied {
             blocks: space.blocks - space.free - used.blocks,
@@ -400,7 +400,7 @@ impl<F: Family> Run<F> {
 
     /// Fails unless the volume counts as free exactly the space that the tree leaves.
     fn account(&self, vfs: &Vfs<FormatOf<F>>) -> Said<()> {
-        let (space, used) = (vfs.stat_fs(), occupied(vfs)?);
+        let (space, used) = (writable(vfs), occupied(vfs)?);
         let blocks = space.blocks - self.overhead.blocks - used.blocks;
         if space.free != blocks {
             return Err(format!("{} blocks are free, the tree leaves {blocks}", space.free));
@@ -420,7 +420,7 @@ impl<F: Family> Run<F> {
         let calls = Calls::new(vfs);
         let mut bytes_left = self.plan.fill_bytes_max;
         loop {
-            let free = vfs.stat_fs().free;
+            let free = writable(vfs).free;
             if free < target {
                 if self.base.is_empty() {
                     break;
@@ -429,7 +429,7 @@ impl<F: Family> Run<F> {
                 continue;
             }
             let missing = ((free - target) * block).min(bytes_left);
-            if missing < block || vfs.stat_fs().free_inodes < INODES_KEPT {
+            if missing < block || writable(vfs).free_inodes < INODES_KEPT {
                 break;
             }
             let bytes = self.piece(missing, block).min(vfs.shape().file_bytes_max / 2);
@@ -477,10 +477,10 @@ impl<F: Family> Run<F> {
     /// Writes one file of each kind right after space was freed.
     fn probe(&mut self, vfs: &Vfs<FormatOf<F>>) -> Said<()> {
         let calls = Calls::new(vfs);
-        while (vfs.stat_fs().free < PROBE_BLOCKS || vfs.stat_fs().free_inodes < INODES_KEPT) && !self.base.is_empty() {
+        while (writable(vfs).free < PROBE_BLOCKS || writable(vfs).free_inodes < INODES_KEPT) && !self.base.is_empty() {
             self.remove_base(&calls)?;
         }
-        if vfs.stat_fs().free < PROBE_BLOCKS || vfs.stat_fs().free_inodes < INODES_KEPT {
+        if writable(vfs).free < PROBE_BLOCKS || writable(vfs).free_inodes < INODES_KEPT {
             return Ok(());
         }
         let far = (12 << 20).min(vfs.shape().file_bytes_max / 2);
@@ -538,7 +538,7 @@ fn seen<F: Format>(vfs: &Vfs<F>) -> Said<tree::Tree> {
 }
 
 fn free<F: Format>(vfs: &Vfs<F>) -> Occupied {
-    let space = vfs.stat_fs();
+    let space = writable(vfs);
     Occupied { blocks: space.free, inodes: space.free_inodes }
 }
 

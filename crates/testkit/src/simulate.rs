@@ -46,7 +46,7 @@ use crate::model::{Model, NodeId};
 use crate::ops::{Generator, Limits, Op};
 use crate::runs::Runs;
 use crate::tree::{self, LOST_AND_FOUND, Tree};
-use crate::volume::{self, Mounter};
+use crate::volume::{self, Mounter, writable};
 
 type Said<T> = Result<T, String>;
 
@@ -356,7 +356,7 @@ impl<F: Family> Run<F> {
             vfs.close().map_err(|error| format!("unmount before all: {error}"))?;
         }
         let vfs = mounter.mount(disk.clone(), false).map_err(|error| format!("first mount: {error}"))?;
-        let free_blocks = vfs.stat_fs().free;
+        let free_blocks = writable(&vfs).free;
         let shape = vfs.shape().clone();
         let limits = limits::<F>(&plan, &vfs);
         let mut clients = Vec::new();
@@ -606,7 +606,7 @@ impl<F: Family> Run<F> {
         self.work.mounts += 1;
         self.judge_unmounted()?;
         let vfs = self.mounter.mount(self.disk.clone(), false).map_err(|error| format!("mount: {error}"))?;
-        let free = vfs.stat_fs().free;
+        let free = writable(&vfs).free;
         if free + SLACK_BLOCKS < self.free_blocks {
             return Err(format!("{free} of {} blocks are free in the end", self.free_blocks));
         }
@@ -642,7 +642,7 @@ fn labels_of(client: usize, cycle: usize) -> u64 {
 }
 
 fn limits<F: Family>(plan: &Plan, vfs: &Vfs<impl Format>) -> Limits {
-    let (shape, space) = (vfs.shape(), vfs.stat_fs());
+    let (shape, space) = (vfs.shape(), writable(vfs));
     let block = u64::from(shape.block_size);
     let room = space.free * block * (100 - plan.fill) / 100;
     let parts = plan.clients as u64;
@@ -690,7 +690,7 @@ fn fill<F: Format>(vfs: &Vfs<F>, percent: u64, free_blocks: u64) -> Said<()> {
 
 /// Fills all free blocks with the bytes of a file, and removes it.
 fn leave_stale_bytes<F: Format>(vfs: &Vfs<F>) -> Said<()> {
-    fill(vfs, 100, vfs.stat_fs().free)?;
+    fill(vfs, 100, writable(vfs).free)?;
     let removed = vfs.unlink(&Credentials::root(), vfs.shape().root, Name::new(BASE).expect("a legal name"));
     removed.map_err(|error| format!("unlink: {error}"))
 }

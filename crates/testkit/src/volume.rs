@@ -2,6 +2,7 @@
 
 use moafs_disk::SharedDisk;
 use moafs_runtime::{Live, Rt};
+use moafs_vfs::api::StatFs;
 use moafs_vfs::{Format, Options, Result, Vfs};
 
 use crate::drive::Mount;
@@ -29,6 +30,12 @@ pub trait Mounter: Sync {
 /// background task.
 pub fn options(read_only: bool) -> Options {
     Options { cache_bytes: CACHE_BYTES, syncer: false, read_only, ..Options::default() }
+}
+
+/// Returns the space of a volume as far as files can have it: without the free blocks that the format keeps.
+pub fn writable<F: Format>(vfs: &Vfs<F>) -> StatFs {
+    let space = vfs.stat_fs();
+    StatFs { free: space.free.saturating_sub(vfs.format().space().kept_blocks), ..space }
 }
 
 /// Most bytes of cached data.

@@ -71,7 +71,7 @@ fn fill_and_empty<F: Family>(geometry: &Geometry, disk: Arc<MemDisk>, times: u64
     let ino = sparse_file(&vfs, size);
     let written = fill(&vfs, ino, size / PIECE, &mut rng);
     let case = format!("{}, {times} times its size, seed {seed}: {} pieces were written", geometry.name, written.len());
-    let free = vfs.stat_fs().free;
+    let free = vfs.format().space().free_blocks;
     assert!(free * 100 < before.blocks, "{case}, {free} blocks are free");
     if times == DENSE {
         let share = written.len() as u64 * PIECE * 100 / (before.free * u64::from(before.block_size));

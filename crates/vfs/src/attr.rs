@@ -39,13 +39,14 @@ impl<F: Format> Files<F> {
         let held = self.held_orphans();
         let forgotten = if held.is_empty() { held } else { forgotten(held) };
         let (space, reapable) = self.between_steps(|| (self.format.space(), self.reapable(&forgotten)));
-        let free = space.free_blocks.saturating_add(reapable.blocks).min(self.shape.blocks);
+        let writable = space.free_blocks.saturating_add(reapable.blocks).min(self.shape.blocks);
+        let free = writable.saturating_add(space.kept_blocks).min(self.shape.blocks);
         let inodes = if self.shape.inodes_take_blocks { self.shape.inodes.min(free) } else { self.shape.inodes };
         StatFs {
             block_size: self.shape.block_size,
             blocks: self.shape.blocks,
             free,
-            available: free.saturating_sub(space.root_blocks),
+            available: writable.saturating_sub(space.root_blocks),
             inodes: self.shape.inodes,
             free_inodes: space.free_inodes.saturating_add(reapable.inodes).min(inodes),
             id: self.shape.id,

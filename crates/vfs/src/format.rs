@@ -46,6 +46,8 @@ pub struct Shape {
     pub name_meta_blocks: u64,
     /// The longest target of a symbolic link in bytes.
     pub symlink_bytes_max: usize,
+    /// The longest target that lies in the inode, which then takes no block for it.
+    pub symlink_inode_bytes_max: usize,
     /// First and last second a time stamp can hold.
     pub time_range: (i64, i64),
     /// True if time stamps keep nanoseconds. This holds for new inodes; old ones may be too small for them.
@@ -91,6 +93,8 @@ pub struct UnmapStep {
 pub struct VolumeSpace {
     /// Blocks neither used nor promised, those for root included. Freed blocks that cannot be reused yet count as free.
     pub free_blocks: u64,
+    /// Free blocks beside those, which no request gets: kept for metadata that nothing was promised for.
+    pub kept_blocks: u64,
     /// The part of `free_blocks` that only root may use.
     pub root_blocks: u64,
     /// Inodes not in use, whether or not there are blocks for them ([`Shape::inodes_take_blocks`]).
@@ -466,6 +470,10 @@ pub trait Format: Send + Sync + 'static {
     fn xattr(&self, node: &Self::Node, key: &XattrKey) -> Result<Option<Vec<u8>>>;
     /// Returns the keys of all extended attributes.
     fn xattr_list(&self, node: &Self::Node) -> Result<Vec<XattrKey>>;
+    /// Returns true if removing an attribute takes a block, for those that stay. Called with the inode's lock held.
+    fn takes_block_to_remove(&self, _node: &Self::Node, _key: &XattrKey) -> Result<bool> {
+        Ok(false)
+    }
 
     // -- space, then changes
 

@@ -173,9 +173,11 @@ impl<F: Format> Namespace<F> {
             }
             self.create_locked(who, &dir, Some(name), new, admission)
         };
-        let inode = match new.kind {
-            FileKind::Directory | FileKind::Symlink => create(&mut self.admit(need, who.space_class())?)?,
-            _ => self.change_names(who, need, create)?,
+        let has_contents = new.kind == FileKind::Directory
+            || new.target.is_some_and(|target| target.len() > self.shape.symlink_inode_bytes_max);
+        let inode = match has_contents {
+            true => create(&mut self.admit(need, who.space_class())?)?,
+            false => self.change_names(who, need, create)?,
         };
         self.tally.creates.fetch_add(1, Ordering::Relaxed);
         self.reclaim_inodes();

@@ -84,20 +84,43 @@ impl<F: Format> Files<F> {
         let _gate = self.enter_changing()?;
         let inode = self.inode(ino)?;
         let key = self.key(name)?;
-        // A shared attribute block may have to be copied to take something out.
+        // A block with what stays may have to be made.
         let need = SpaceRequest { meta_blocks: XATTR_META_BLOCKS, ..SpaceRequest::default() };
-        let mut admission = self.admit(need, who.space_class())?;
+        let class = who.space_class();
+        if let Some(mut admission) = self.admit_at_once(need, class)? {
+            let _exclusive = inode.lock.write();
+            return self.take_xattr(who, &inode, &key, &mut admission);
+        }
+        {
+            let mut admission = self.admit_nothing();
+            let _exclusive = inode.lock.write();
+            if !self.format.takes_block_to_remove(&inode.node, &key)? {
+                return self.take_xattr(who, &inode, &key, &mut admission);
+            }
+        }
+        let mut admission = self.admit(need, class)?;
         let _exclusive = inode.lock.write();
-        self.check_may_set(who, &inode, &key)?;
-        let present = self.format.xattr(&inode.node, &key)?.is_some();
+        self.take_xattr(who, &inode, &key, &mut admission)
+    }
+
+    /// Removes an attribute. The inode's lock is held.
+    fn take_xattr(
+        &self,
+        who: &Credentials,
+        inode: &Shared<F>,
+        key: &XattrKey,
+        admission: &mut Admission,
+    ) -> Result<()> {
+        self.check_may_set(who, inode, key)?;
+        let present = self.format.xattr(&inode.node, key)?.is_some();
         match key.space {
             // There is no ACL to remove, which is the state that the caller wanted.
             XattrSpace::AclAccess | XattrSpace::AclDefault if !present => return Ok(()),
             _ if !present => return Err(Error::Posix(libc::ENODATA)),
             _ => {}
         }
-        self.put_xattr(&inode, &key, None, SetMode::Any, &mut admission)?;
-        self.remember_acl_of(&inode, &key, None);
+        self.put_xattr(inode, key, None, SetMode::Any, admission)?;
+        self.remember_acl_of(inode, key, None);
         Ok(())
     }
 

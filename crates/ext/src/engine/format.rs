@@ -46,9 +46,12 @@ impl Format for Ext {
     }
 
     fn space(&self) -> VolumeSpace {
-        let available = self.alloc.available_blocks().saturating_sub(self.kept_for_nodes());
+        let available = self.alloc.available_blocks();
+        let kept = self.kept_for_nodes().min(available);
+        let blocks = |clusters: u64| clusters.saturating_mul(self.geo.cluster_blocks.into());
         VolumeSpace {
-            free_blocks: available.saturating_mul(self.geo.cluster_blocks.into()),
+            free_blocks: blocks(available - kept),
+            kept_blocks: blocks(kept),
             root_blocks: self.superblock.lock().reserved_blocks(),
             free_inodes: self.alloc.available_inodes(),
         }
@@ -189,6 +192,10 @@ impl Format for Ext {
 
     fn xattr_list(&self, node: &Self::Node) -> Result<Vec<XattrKey>> {
         Ok(self.stored_attributes(node)?.iter().filter_map(|stored| stored.attribute.key()).collect())
+    }
+
+    fn takes_block_to_remove(&self, node: &Self::Node, key: &XattrKey) -> Result<bool> {
+        self.removal_takes_block(node, key)
     }
 
     fn admit(&self, need: SpaceRequest, who: SpaceClass) -> Result<Admission> {

@@ -345,6 +345,7 @@ fn shape_of(superblock: &Superblock, geo: &Geometry, policy: Policy, read_only: 
         inodes_take_blocks: false,
         name_meta_blocks: NAME_META_BLOCKS,
         symlink_bytes_max: geo.block_bytes() - 1,
+        symlink_inode_bytes_max: inode::FAST_SYMLINK_MAX,
         time_range: inode::time_range(extra),
         time_nanos: extra,
         birth_times: extra,

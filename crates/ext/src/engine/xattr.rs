@@ -127,14 +127,25 @@ impl Ext {
         self.store_attributes(node, &all, admission)
     }
 
-    fn store_attributes(&self, node: &Incore, all: &[Attribute], admission: &mut Admission) -> Result<Level> {
-        let (old_block, extra_isize) = {
-            let state = node.state.lock();
-            (state.inode.file_acl, state.inode.extra_isize)
-        };
+    /// Returns true if removing an attribute takes a block: those that stay need one, and cannot have the old one.
+    pub(super) fn removal_takes_block(&self, node: &Incore, key: &XattrKey) -> Result<bool> {
+        let mut all = self.attributes(node)?;
+        all.retain(|attribute| attribute.key().as_ref() != Some(key));
+        let Some(image) = self.distribute(node, &all)?.block else { return Ok(false) };
+        let old = node.state.lock().inode.file_acl;
+        Ok(old == 0 || !self.same_attributes(node, old, &image)?)
+    }
+
+    /// Distributes attributes over the inode and a block.
+    fn distribute(&self, node: &Incore, all: &[Attribute]) -> Result<codec::Layout> {
+        let extra_isize = node.state.lock().inode.extra_isize;
         let area_bytes = codec::inode_area(&vec![0; self.geo.inode_size as usize], extra_isize).len();
-        let layout = codec::distribute(all, area_bytes, self.geo.block_bytes());
-        let layout = layout.ok_or(Error::Posix(libc::ENOSPC))?;
+        codec::distribute(all, area_bytes, self.geo.block_bytes()).ok_or(Error::Posix(libc::ENOSPC))
+    }
+
+    fn store_attributes(&self, node: &Incore, all: &[Attribute], admission: &mut Admission) -> Result<Level> {
+        let old_block = node.state.lock().inode.file_acl;
+        let layout = self.distribute(node, all)?;
         let noted = self.note_xattrs()?;
         let unchanged = match &layout.block {
             Some(new) if old_block != 0 => self.same_attributes(node, old_block, new)?,

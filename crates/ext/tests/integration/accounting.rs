@@ -10,7 +10,7 @@ use moafs_ext::mkfs::{MkfsOptions, mkfs};
 use moafs_ext::{Ext, OpenOptions};
 use moafs_runtime::{Live, Timestamp};
 use moafs_vfs::api::{Allocate, NewFile, Options, SetAttr};
-use moafs_vfs::types::{FileKind, Ino, Name};
+use moafs_vfs::types::{FileKind, Ino, Name, SetMode};
 use moafs_vfs::{Credentials, Vfs};
 
 const ROOT: Ino = Ino(2);
@@ -37,8 +37,13 @@ impl Disk for Watched {
 
 /// An ext4 volume of 64 MiB; `None` without mke2fs.
 fn ext4_image() -> Option<tempfile::NamedTempFile> {
+    image_of(&["-t", "ext4"])
+}
+
+/// A volume of 64 MiB made with these options of mke2fs; `None` without it.
+fn image_of(options: &[&str]) -> Option<tempfile::NamedTempFile> {
     let image = tempfile::NamedTempFile::new().unwrap();
-    let made = Command::new("mke2fs").args(["-F", "-q", "-t", "ext4"]).arg(image.path()).arg("64M").status();
+    let made = Command::new("mke2fs").args(["-F", "-q"]).args(options).arg(image.path()).arg("64M").status();
     if made.is_err() {
         eprintln!("SKIPPED: mke2fs is not installed (package e2fsprogs)");
         return None;
@@ -81,7 +86,11 @@ impl Volume {
 
     /// An ext4 volume of 64 MiB; `None` without mke2fs.
     fn ext4() -> Option<Volume> {
-        Some(Volume::mount(MemDisk::read_from(ext4_image()?.path()).unwrap(), OpenOptions::default()))
+        Some(Volume::of(&ext4_image()?))
+    }
+
+    fn of(image: &tempfile::NamedTempFile) -> Volume {
+        Volume::mount(MemDisk::read_from(image.path()).unwrap(), OpenOptions::default())
     }
 
     fn close(self) {
@@ -97,6 +106,19 @@ impl Volume {
     fn write(&self, file: Ino, kibibyte: u64, len: usize) {
         let bytes = vec![7; len << 10];
         self.vfs.write(&Credentials::root(), file, kibibyte << 10, &bytes, false).expect("there is space");
+    }
+
+    /// Fills the volume. What a large file leaves is too little for its map.
+    fn fill(&self) {
+        for name in ["large", "small"] {
+            let file = self.create(name);
+            let write =
+                |kibibytes: usize| self.vfs.write(&Credentials::root(), file, 0, &vec![7; kibibytes << 10], true);
+            for kibibytes in [4096, 64, 1] {
+                while write(kibibytes).is_ok() {}
+            }
+            assert_eq!(write(1).expect_err("the volume is full").errno(), libc::ENOSPC);
+        }
     }
 
     fn sectors(&self, file: Ino) -> u64 {
@@ -156,12 +178,49 @@ fn space_of_a_file_with_extents_is_shown_alike_before_and_after_an_fsync() {
 #[test]
 fn the_journal_is_no_space_for_files() {
     let Some(image) = ext4_image() else { return };
-    let volume = Volume::mount(MemDisk::read_from(image.path()).unwrap(), OpenOptions::default());
+    let volume = Volume::of(&image);
     assert_eq!(
         volume.vfs.stat_fs().blocks,
         shown(image.path(), "Block count") - shown(image.path(), "Overhead clusters")
     );
     volume.close();
+}
+
+#[test]
+fn blocks_kept_for_nodes_of_extent_trees_are_free_and_not_available() {
+    let Some(image) = ext4_image() else { return };
+    let volume = Volume::of(&image);
+    let space = volume.vfs.stat_fs();
+    assert_eq!(space.free, shown(image.path(), "Free blocks"));
+    assert!(space.available < space.free - shown(image.path(), "Reserved block count"));
+    volume.close();
+}
+
+#[test]
+fn a_full_volume_has_no_block_available_and_changes_what_needs_none() {
+    for options in [["-t", "ext2", "-m", "0"], ["-t", "ext3", "-m", "0"], ["-t", "ext4", "-m", "0"]] {
+        let Some(image) = image_of(&options) else { return };
+        let volume = Volume::of(&image);
+        let (vfs, root, family) = (&volume.vfs, Credentials::root(), options[1]);
+        let set = |name: &[u8], bytes| vfs.set_xattr(&root, ROOT, name, &vec![b'v'; bytes], SetMode::Any);
+        set(b"user.inside", 20).expect("there is space");
+        set(b"user.outside", 500).expect("there is space");
+        volume.fill();
+        assert_eq!(vfs.stat_fs().available, 0, "{family}");
+        vfs.sync().expect("what was taken finds its place");
+        assert_eq!(vfs.stat_fs().available, 0, "{family}");
+        let link = |name: &str, bytes| {
+            let target = vec![b't'; bytes];
+            let new = NewFile { kind: FileKind::Symlink, perm: 0o777, umask: 0, rdev: 0, target: Some(&target) };
+            let made = vfs.create(&root, ROOT, Name::new(name.as_bytes()).expect("a legal name"), &new);
+            made.map(|_| ()).map_err(|error| error.errno())
+        };
+        assert_eq!(link("short", 59), Ok(()), "{family}");
+        assert_eq!(link("long", 60), Err(libc::ENOSPC), "{family}");
+        vfs.remove_xattr(&root, ROOT, b"user.outside").unwrap_or_else(|error| panic!("{family}: {error}"));
+        assert_eq!(vfs.list_xattr(&root, ROOT).expect("it is there").len(), 1, "{family}");
+        volume.close();
+    }
 }
 
 #[test]

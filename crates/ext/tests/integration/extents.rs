@@ -12,7 +12,7 @@ use moafs_ext::{Ext, OpenOptions};
 use moafs_runtime::Live;
 use moafs_vfs::api::{Allocate, NewFile, Options, SetAttr};
 use moafs_vfs::types::{FileKind, Ino, Name};
-use moafs_vfs::{Credentials, Vfs};
+use moafs_vfs::{Credentials, Format, Vfs};
 
 const ROOT: Ino = Ino(2);
 const BLOCK: u64 = 1024;
@@ -161,10 +161,10 @@ fn a_large_write_that_hardly_fits_is_accepted() {
     let vfs = mount(&disk);
     let (filler, file) = (create(&vfs, "filler"), create(&vfs, "file"));
     let mut filled = BTreeSet::new();
-    let free = vfs.stat_fs().free;
+    let free = vfs.format().space().free_blocks;
     append(&vfs, filler, &mut filled, free - 430);
     vfs.sync().expect("the disk works");
-    let free = vfs.stat_fs().free;
+    let free = vfs.format().space().free_blocks;
     assert!((415..=430).contains(&free), "{free} blocks are free");
     // Its nodes are ten at most, if each extent has one block.
     let data: Vec<u8> = (0..400).flat_map(|at| block(file, at)).collect();

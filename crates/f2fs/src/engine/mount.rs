@@ -412,6 +412,8 @@ fn shape_of(superblock: &Superblock, geo: &Geometry, checkpoint: &Checkpoint, re
         inodes_take_blocks: true,
         name_meta_blocks: 4,
         symlink_bytes_max: BLOCK - 1,
+        // A word in front is reserved, and a byte at the end stays free.
+        symlink_inode_bytes_max: 4 * (addresses as usize - 1) - 1,
         time_range: (i64::MIN, i64::MAX),
         time_nanos: true,
         birth_times: superblock.features.contains(Features::INODE_CRTIME),

@@ -6,6 +6,8 @@ use moafs_vfs::api::{NewFile, RenameMode, SetAttr};
 use moafs_vfs::types::{Cookie, FileKind, Ino, Name, SetMode};
 use moafs_vfs::{Credentials, Error, Format, Result, Vfs};
 
+use crate::volume::writable;
+
 /// Calls by path on one volume.
 pub struct Calls<'a, F: Format> {
     /// The volume.
@@ -62,7 +64,7 @@ impl<'a, F: Format> Calls<'a, F> {
                 Err(error) if error.errno() != libc::ENOSPC => return Err(error.to_string()),
                 Err(_) => {}
             }
-            let space = self.vfs.stat_fs();
+            let space = writable(self.vfs);
             free = space.free;
             if space.free < need || space.free_inodes == 0 {
                 self.refused.fetch_add(1, Ordering::Relaxed);

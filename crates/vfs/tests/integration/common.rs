@@ -185,6 +185,7 @@ impl Toy {
             inodes_take_blocks: false,
             name_meta_blocks: 4,
             symlink_bytes_max: 4096,
+            symlink_inode_bytes_max: 0,
             time_range: (-1 << 31, (1 << 34) - 1),
             time_nanos: true,
             birth_times: true,
@@ -423,7 +424,7 @@ impl Format for Toy {
     fn space(&self) -> VolumeSpace {
         let free_blocks = self.free_blocks().saturating_sub(self.unmapping.load(Ordering::SeqCst));
         let free_inodes = self.shape.inodes - self.meta.lock().files.len() as u64;
-        VolumeSpace { free_blocks, root_blocks: 0, free_inodes }
+        VolumeSpace { free_blocks, free_inodes, ..VolumeSpace::default() }
     }
     fn failed(&self) -> Option<String> {
         self.fails.lock().clone()
