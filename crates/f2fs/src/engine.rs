@@ -278,7 +278,7 @@ impl Format for F2fs {
     }
 
     fn make_way(&self, blocks: u64) -> Result<()> {
-        self.clear_sections(blocks)
+        wait_for_host(&self.rt, || self.clear_sections(blocks))
     }
 
     fn abandon(&self, run: BlockRun) {
@@ -302,8 +302,7 @@ impl Format for F2fs {
         if self.shape.read_only.is_some() {
             return Ok(());
         }
-        let checkpoint = || self.checkpoint(why == CommitReason::Unmount);
-        if why.waits_for_host() { wait_for_host(&self.rt, checkpoint) } else { checkpoint() }?;
+        self.checkpoint(why == CommitReason::Unmount)?;
         self.flush()
     }
 

@@ -28,6 +28,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::format::{CommitReason, Format};
+use crate::full_host::wait_for_host;
 use crate::inode::{INODE_BYTES, Inode, Shared};
 use crate::layout::Score;
 use crate::plan::{DirtyFile, DirtyView, PlannedWrite, SMALL_BLOCKS_MAX, WritebackReason};
@@ -701,7 +702,7 @@ impl<F: Format> Walk<'_, F> {
         if std::mem::take(&mut self.uncommitted) == 0 {
             return Ok(());
         }
-        self.volume.commit(CommitReason::Pressure)
+        wait_for_host(&self.volume.rt, || self.volume.commit(CommitReason::Pressure))
     }
 }
 

@@ -302,16 +302,6 @@ pub enum CommitReason {
     Unmount,
 }
 
-impl CommitReason {
-    /// Returns true if a program waits for the commit, and so for room on a full host. The others try again later.
-    pub fn waits_for_host(self) -> bool {
-        match self {
-            CommitReason::Sync | CommitReason::Unmount => true,
-            CommitReason::Age | CommitReason::Pressure => false,
-        }
-    }
-}
-
 /// The use of the volume, which limits background work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Idle {
@@ -533,7 +523,8 @@ pub trait Format: Send + Sync + 'static {
     /// Syncs an inode: makes a file's metadata durable up to `upto` (and, for [`SyncScope::Full`], the names that lead
     /// to it). Its data have been written and placed by vfs; they completed in `data` at the latest.
     fn sync_inode(&self, node: &Self::Node, upto: CommitPoint, data: Epoch, how: SyncScope) -> Result<()>;
-    /// Makes everything durable that was changed before the call.
+    /// Makes everything durable that was changed before the call. One attempt: a caller that waits for a full host
+    /// repeats it.
     fn commit(&self, why: CommitReason) -> Result<()>;
     /// Ends or undoes the changes of names that a crash interrupted halfway. Called before every call that changes
     /// something, with level 0 only, before any name is looked up. Costs no more than a look at a flag once that is

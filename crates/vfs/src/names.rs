@@ -230,7 +230,15 @@ impl<F: Format> Namespace<F> {
         if let Some(done) = self.change_in_place(need.inodes, class, &mut change)? {
             return Ok(done);
         }
-        change(&mut self.admit_or_in_place(need, class)?)
+        let mut admitted = self.admit_or_in_place(need, class)?;
+        match change(&mut admitted) {
+            // Others may be about to give back the blocks that it takes.
+            Err(_) if admitted.names == NameRoom::Missing => {
+                drop(admitted);
+                change(&mut self.admit(need, class)?)
+            }
+            done => done,
+        }
     }
 
     /// Changes names in the blocks that the directories have; `None` if there is no room for that.

@@ -422,6 +422,9 @@ impl<F: Format> Files<F> {
             return Ok(());
         }
         let last = end / block_bytes;
+        let hole = (Lbn(first), Lbn(last.max(first)));
+        // First, since it may fail.
+        self.write_before_large_hole(inode, hole)?;
         if first > last {
             let (from, to) = (offset % block_bytes, end % block_bytes);
             self.zero_part(inode, Lbn(last), from as usize, to as usize)?;
@@ -433,8 +436,6 @@ impl<F: Format> Files<F> {
                 self.zero_part(inode, Lbn(last), 0, (end % block_bytes) as usize)?;
             }
         }
-        let hole = (Lbn(first), Lbn(last.max(first)));
-        self.write_before_large_hole(inode, hole)?;
         let mut newer = Vec::new();
         let punched = self.unmap_hole(who, inode, hole, &mut edges, &mut newer);
         if punched.is_err() {

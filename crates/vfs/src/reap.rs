@@ -246,13 +246,18 @@ impl<F: Format> Reaper<F> {
 
     /// Releases all holds, so that all orphans are reaped.
     pub(crate) fn release_all_orphans(&self) {
-        self.reap_queue.ripe.lock().unreadable.clear();
+        self.retry_unreadable();
         let inos: Vec<Ino> = self.reap_queue.orphans.lock().keys().copied().collect();
         for ino in inos {
             self.table.release(ino, u64::MAX);
             self.ripen(ino);
         }
         let _ = self.reap_all();
+    }
+
+    /// Has the next reaping try the orphans that could not be read as well.
+    pub(crate) fn retry_unreadable(&self) {
+        self.reap_queue.ripe.lock().unreadable.clear();
     }
 
     /// Returns true if an orphan waits to be reaped that no task is looking at, and that can be read as far as known.

@@ -5,8 +5,9 @@ use std::sync::atomic::Ordering;
 
 use crate::error::{Error, Result};
 use crate::format::{CommitReason, Format, SyncScope};
+use crate::full_host::wait_for_host;
 use crate::inner::Inner;
-use crate::inode::Unput;
+use crate::inode::{Shared, Unput};
 use crate::plan::WritebackReason;
 use crate::types::{FileKind, Ino};
 use crate::write_error::Process;
@@ -16,8 +17,12 @@ impl<F: Format> Inner<F> {
         let _gate = self.enter()?;
         let inode = self.inode(ino)?;
         self.tally.fsyncs.fetch_add(1, Ordering::Relaxed);
+        wait_for_host(&self.rt, || self.fsync_once(&inode, data_only, caller))
+    }
+
+    fn fsync_once(&self, inode: &Shared<F>, data_only: bool, caller: &dyn Fn() -> Process) -> Result<()> {
         let written = if inode.kind == FileKind::Regular {
-            self.write_back_file(&inode, WritebackReason::Sync(ino))
+            self.write_back_file(inode, WritebackReason::Sync(inode.ino))
         } else {
             Ok(())
         };
@@ -30,7 +35,7 @@ impl<F: Format> Inner<F> {
         written?;
         let threshold = if data_only { Unput::Attributes } else { Unput::Times };
         if inode.state.lock().unput >= threshold {
-            self.put_inodes(std::slice::from_ref(&inode))?;
+            self.put_inodes(std::slice::from_ref(inode))?;
         }
         let (seal, epoch) = {
             let state = inode.state.lock();
@@ -50,17 +55,23 @@ impl<F: Format> Inner<F> {
         self.flush(CommitReason::Sync)
     }
 
-    /// Makes everything durable that was changed before the call. The first error is returned,
-    /// but everything is tried.
+    /// Makes everything durable that was changed before the call; waits for room on a full host. The first error is
+    /// returned, but everything is tried.
     pub(crate) fn flush(&self, why: CommitReason) -> Result<()> {
+        wait_for_host(&self.rt, || self.flush_once(why))
+    }
+
+    fn flush_once(&self, why: CommitReason) -> Result<()> {
         let files = self.dirty.lock().least_recent(usize::MAX);
         let mut outcome =
             self.write_back(files.iter().map(|inode| WritebackReason::Drain(inode.ino))).error.map_or(Ok(()), Err);
-        if outcome.is_ok() {
-            // Their dirty blocks were in flight, or too many for one plan.
-            for inode in &files {
-                outcome = outcome.and(self.write_back_file(inode, WritebackReason::Drain(inode.ino)));
+        for inode in &files {
+            // A file without room keeps no other from being written; the device, or a full host, would again.
+            if outcome.as_ref().is_err_and(|error| error.errno() != libc::ENOSPC || error.is_host_full()) {
+                break;
             }
+            // Its dirty blocks were in flight, or too many for one plan.
+            outcome = outcome.and(self.write_back_file(inode, WritebackReason::Drain(inode.ino)));
         }
         outcome = outcome.and(self.put_all());
         let committed = self.commit(why);
@@ -90,6 +101,7 @@ impl<F: Format> Inner<F> {
         self.flush(CommitReason::Unmount)?;
         // The commit may have made the room that was missing before.
         let truncated = self.finish_truncations();
+        self.retry_unreadable();
         self.reap_all()?;
         if !truncated {
             self.check_writable()?;

@@ -11,6 +11,7 @@ use moafs_disk::{Cause, DiskExt, Kind, Lba, Op, Request, SECTOR, Tag};
 
 use crate::error::{Error, Result};
 use crate::format::{CommitReason, Format};
+use crate::full_host::wait_for_host;
 use crate::io::Files;
 use crate::swap_space::{SwapSpace, Where};
 use crate::types::{BlockAddr, BlockRun};
@@ -67,7 +68,7 @@ impl<F: Format> Files<F> {
         let most = u32::try_from(RUN_BYTES_MAX / block_bytes).unwrap_or(u32::MAX);
         // Blocks of removed files can be taken once a commit has freed them.
         let _ = self.reap_all();
-        self.format.commit(CommitReason::Pressure)?;
+        wait_for_host(&self.rt, || self.format.commit(CommitReason::Pressure))?;
         let Some(promise) = Promise::of(space, most, least)? else { return Ok(0) };
         let (mut at, end) = (range.start.div_ceil(block_bytes), range.end / block_bytes);
         let mut discarded = 0;

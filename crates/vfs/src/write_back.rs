@@ -47,6 +47,9 @@ const OP_PIECES_MAX: usize = 64;
 /// plans nothing for a dirty file would hang an fsync.
 const FRUITLESS_MAX: u32 = 8;
 
+/// The most waits of one plan for the writes of other tasks.
+const FLIGHT_WAITS_MAX: u32 = 8;
+
 /// The write-back of a volume.
 pub(crate) struct WriteBack<F: Format> {
     reader: Reader<F>,
@@ -171,8 +174,7 @@ impl<F: Format> WriteBack<F> {
         let mut left = bytes;
         for due in dues {
             let before = batch.bytes;
-            batch.flight.get_or_insert_with(|| self.begin_flight());
-            let planned = self.plan_into(due, &mut batch).unwrap_or_else(|error| {
+            let planned = self.plan_beside_others(due, &mut batch).unwrap_or_else(|error| {
                 self.latch(due.ino(), &error);
                 outcome.fail(error);
                 Planned::All
@@ -254,6 +256,24 @@ impl<F: Format> WriteBack<F> {
         }
         outcome.join(self.run(batch));
         outcome
+    }
+
+    /// Adds what the format plans to a batch, as [`Self::plan_into`] does. If there is no room, what the writes of
+    /// other tasks have taken may make way: those under way are waited for, a few times.
+    fn plan_beside_others<'a>(&'a self, due: WritebackReason, batch: &mut WriteBatch<'a, F>) -> Result<Planned> {
+        for _ in 0..FLIGHT_WAITS_MAX {
+            batch.flight.get_or_insert_with(|| self.begin_flight());
+            match self.plan_into(due, batch) {
+                Err(Error::Posix(libc::ENOSPC)) if batch.writes.is_empty() => batch.flight = None,
+                planned => return planned,
+            }
+            if self.calm().is_some() {
+                break;
+            }
+            self.wait_for_flights();
+        }
+        batch.flight.get_or_insert_with(|| self.begin_flight());
+        self.plan_into(due, batch)
     }
 
     /// Adds what the format plans to a batch. If that is a part, or nothing, the batch is to be written before the rest

@@ -294,8 +294,8 @@ impl Format for Ext {
         self.health.watch(flushed)
     }
 
-    fn commit(&self, why: CommitReason) -> Result<()> {
-        if why.waits_for_host() { self.meta.wait_for_host(|| self.commit_all()) } else { self.commit_all() }
+    fn commit(&self, _why: CommitReason) -> Result<()> {
+        self.commit_all()
     }
 
     fn settle_names(&self) -> Result<()> {

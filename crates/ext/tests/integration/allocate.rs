@@ -81,7 +81,16 @@ fn names_of_a_full_volume_change_where_directories_have_room() {
         assert_eq!(Ok(vfs.lookup(&who, ROOT, name("old")).expect("it is there").ino), new);
         vfs.rename(&who, (ROOT, name("link")), (ROOT, name("fifo")), RenameMode::Replace).expect("there is room");
         vfs.unlink(&who, ROOT, name("fifo")).expect("removing needs no space");
-        vfs.forget(file, 1);
+        let long = format!("{:0>200}", "long");
+        let new = NewFile { kind: FileKind::Fifo, perm: 0o644, umask: 0, rdev: 0, target: None };
+        std::thread::scope(|tasks| {
+            tasks.spawn(|| {
+                std::thread::sleep(std::time::Duration::from_millis(20));
+                vfs.forget(file, 1);
+            });
+            vfs.create(&who, ROOT, Name::new(long.as_bytes()).expect("a legal name"), &new)
+                .expect("it waits for space");
+        });
         assert!(make("dir", FileKind::Directory).is_ok(), "there is space again");
         vfs.close().expect("everything has its place");
     }

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use crate::common::*;
 use moafs_disk::probe::fault::{EVERYWHERE, Harm, Rule, Victims, When};
+use moafs_runtime::Rt;
+use moafs_runtime::virt::Virtual;
 use moafs_vfs::api::{Allocate, CacheRole, Options, RenameMode, Seek, SetAttr};
 use moafs_vfs::types::Ino;
 use moafs_vfs::{Credentials, Vfs};
@@ -451,13 +453,23 @@ fn every_nth_write_may_fail_and_nothing_is_lost() {
 
 #[test]
 fn a_full_host_is_no_lost_write() {
-    let v = Volume::live(4096);
-    let f = v.create(ROOT, "f");
-    v.write(f, 0, &[1; 3000]);
-    v.fault.set(vec![Rule::new(Victims::Writes(EVERYWHERE), When::Nth(1), Harm::HostFull)]);
-    assert_eq!(errno(v.vfs.fsync(f, false)), libc::ENOSPC);
-    v.vfs.fsync(f, false).unwrap();
-    v.vfs.close().unwrap();
+    let virt = Virtual::new(None);
+    let rt: Rt = Arc::clone(&virt) as Rt;
+    virt.run(move || {
+        let v = Volume::new(4096, options(), Arc::clone(&rt));
+        let f = v.create(ROOT, "f");
+        v.write(f, 0, &[1; 3000]);
+        let full = |when| v.fault.set(vec![Rule::new(Victims::Writes(EVERYWHERE), when, Harm::HostFull)]);
+        full(When::Always);
+        assert_eq!(errno(v.vfs.fsync(f, false)), libc::ENOSPC);
+        full(When::Nth(1));
+        v.vfs.fsync(f, false).expect("it waits for room");
+        v.write(f, 0, &[2; 3000]);
+        full(When::Nth(1));
+        v.vfs.clone().close().expect("it waits for room, and writes what had none");
+        assert_eq!(v.vfs.format().used(), 3);
+        assert_eq!(read(&v.after_power_cut(), f, 0, 3000), [2; 3000]);
+    });
 }
 
 #[test]

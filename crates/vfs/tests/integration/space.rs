@@ -500,6 +500,18 @@ fn a_removed_file_that_no_op_may_unmap_is_reaped_later() {
 }
 
 #[test]
+fn a_volume_with_a_removed_file_that_cannot_be_read_is_not_closed_as_clean() {
+    let v = tidy_volume();
+    let f = v.create(ROOT, "f");
+    write_all(&v, f, 20).unwrap();
+    v.vfs.sync().unwrap();
+    let format = v.vfs.format();
+    remove(&v, "f", f);
+    *format.unreadable.lock() = Some(f);
+    assert_eq!(v.vfs.clone().close().unwrap_err().errno(), libc::EIO);
+}
+
+#[test]
 fn callers_short_of_space_wait_for_an_unreadable_removed_file_once() {
     let v = Volume::live(100);
     let (lost, f) = (v.create(ROOT, "lost"), v.create(ROOT, "f"));
