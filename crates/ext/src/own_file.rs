@@ -9,7 +9,9 @@ use moafs_vfs::{Error, Result};
 
 use crate::format::extent::Tree;
 use crate::format::map::POINTERS;
-use crate::format::{BlockNo, Descriptor, Geometry, Inode, InodeNo, Owner, Place, Sealed, Structure, map, u32_at};
+use crate::format::{
+    BlockNo, Descriptor, Geometry, GroupNo, Inode, InodeNo, Owner, Place, Sealed, Structure, map, u32_at,
+};
 use crate::health::damaged;
 
 /// A run of the blocks of such a file.
@@ -93,17 +95,25 @@ pub(crate) fn read_block(disk: &SharedDisk, geo: &Geometry, block: BlockNo, kind
 /// Returns the block that holds an inode, and the byte of that where its slot begins.
 ///
 /// # Errors
-/// Damage if the volume has no such inode, or its descriptor is damaged; device errors.
+/// Damage if the volume has no such inode, or its descriptor and the copy of that are damaged; device errors.
 pub(crate) fn raw_inode(disk: &SharedDisk, geo: &Geometry, ino: InodeNo) -> Result<(BlockNo, usize)> {
     let Some(at) = geo.locate_inode(ino) else {
         let problem = format!("it names inode {ino} for a file of its own, but there are only {}", geo.inodes);
         return Err(damaged(Place::of(Structure::Superblock).damage(problem)));
     };
-    let (block, offset) = geo.locate_descriptor(at.group);
-    let bytes = read_block(disk, geo, block, Kind::Descriptors)?;
-    let slot = &bytes[offset..offset + geo.desc_size as usize];
-    let descriptor = Descriptor::decode(slot, at.group, geo).map_err(damaged)?;
-    Ok((BlockNo(descriptor.inode_table.0 + u64::from(at.table_block)), at.offset))
+    let table = descriptor(disk, geo, at.group)?.inode_table;
+    Ok((BlockNo(table.0 + u64::from(at.table_block)), at.offset))
+}
+
+/// Returns a group's descriptor, or the copy of a damaged one: the log may be all that repairs it.
+fn descriptor(disk: &SharedDisk, geo: &Geometry, group: GroupNo) -> Result<Descriptor> {
+    let read = |block| read_block(disk, geo, block, Kind::Descriptors);
+    let (block, offset) = geo.locate_descriptor(group);
+    let slot = &read(block)?[offset..offset + geo.desc_size as usize];
+    match Descriptor::decode(slot, group, geo) {
+        Ok(descriptor) => Ok(descriptor),
+        Err(damage) => Descriptor::of_copy(group, geo, read)?.map(|(_, copy)| copy).ok_or_else(|| damaged(damage)),
+    }
 }
 
 /// A volume that is read as it lies on the disk, block by block.

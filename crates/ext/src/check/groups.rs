@@ -11,7 +11,7 @@ use super::report::Log;
 use super::scan::Blocks;
 use super::volume::Volume;
 use crate::format::group::{BLOCK_UNINIT, INODE_UNINIT};
-use crate::format::{BlockNo, Descriptor, Geometry, GroupNo, Inode, InodeNo, Sealed, Structure, bitmap};
+use crate::format::{Descriptor, Geometry, GroupNo, Inode, InodeNo, Sealed, Structure, bitmap};
 
 /// Reads the descriptor table; replaces a damaged one by its copy. Returns `None` if the check ends
 /// here.
@@ -29,7 +29,7 @@ pub(super) fn read_descriptors(
         let mut descriptor = Descriptor::parse(slot, geo);
         let mut fix = false;
         if let Err(damage) = descriptor.check(group, geo) {
-            let copy = descriptor_copy(volume, geo, group)?;
+            let copy = Descriptor::of_copy(group, geo, |block| volume.read(block))?;
             let problem = damage.problem;
             fix |= log.found(Issue::DescriptorDamaged { group, problem, copy: copy.map(|(at, _)| at) });
             match copy {
@@ -72,7 +72,8 @@ fn part(
     let (overlapping, mut replaced) = (overlapping(descriptors, geo), false);
     for group in &overlapping {
         let descriptor = &mut descriptors[group.0 as usize];
-        let copy = descriptor_copy(volume, geo, *group)?.filter(|(_, copy)| places(copy) != places(descriptor));
+        let copy = Descriptor::of_copy(*group, geo, |block| volume.read(block))?
+            .filter(|(_, copy)| places(copy) != places(descriptor));
         let Some((at, copy)) = copy else { continue };
         let problem = "its bitmaps or its inode table lie on the metadata of another group".to_owned();
         let Descriptor { flags, itable_unused, .. } = *descriptor;
@@ -125,19 +126,6 @@ fn wrong_flags(descriptor: &Descriptor, group: GroupNo, geo: &Geometry) -> Optio
     let reserved = geo.reserved_inodes(group);
     let hides_reserved = reserved > 0 && reserved > descriptor.inodes_ever_used(geo);
     (hides_reserved || itable_unused > geo.inodes_per_group).then_some((flags & INODE_UNINIT, itable_unused))
-}
-
-fn descriptor_copy(
-    volume: &Volume<'_>,
-    geo: &Geometry,
-    group: GroupNo,
-) -> Result<Option<(BlockNo, Descriptor)>, CheckError> {
-    let Some((block, offset)) = geo.locate_descriptor_copy(group) else { return Ok(None) };
-    let page = volume.read(block)?;
-    let slot = &page[offset..offset + geo.desc_size as usize];
-    let is_right = geo.checksums.verify(Sealed::Descriptor(group), slot).is_ok();
-    let descriptor = Descriptor::parse(slot, geo);
-    Ok((is_right && descriptor.check(group, geo).is_ok()).then_some((block, descriptor)))
 }
 
 fn store(volume: &Volume<'_>, geo: &Geometry, group: GroupNo, descriptor: &Descriptor) -> Result<(), CheckError> {

@@ -1,5 +1,7 @@
 //! Group descriptors: the places of a group's bitmaps and inode table, and its free counts.
 
+use std::ops::Deref;
+
 use super::{BlockNo, Damage, Geometry, GroupNo, Place, Sealed, Structure, join16, join32, put_u16, u16_at, u32_at};
 
 /// `bg_flags`: the inode bitmap and table were never written.
@@ -105,6 +107,23 @@ impl Descriptor {
         geo.checksums.verify(Sealed::Descriptor(group), slot).map_err(|problem| place.damage(problem))?;
         let descriptor = Descriptor::parse(slot, geo);
         descriptor.check(group, geo).map(|()| descriptor)
+    }
+
+    /// Reads the copy of a group's descriptor. Returns it with its block; `None` if there is no copy that can be used.
+    ///
+    /// # Errors
+    /// Those of `read`, which returns a block of the volume.
+    pub fn of_copy<B, E>(
+        group: GroupNo,
+        geo: &Geometry,
+        read: impl FnOnce(BlockNo) -> Result<B, E>,
+    ) -> Result<Option<(BlockNo, Descriptor)>, E>
+    where
+        B: Deref<Target = [u8]>,
+    {
+        let Some((block, offset)) = geo.locate_descriptor_copy(group) else { return Ok(None) };
+        let slot = &read(block)?[offset..offset + geo.desc_size as usize];
+        Ok(Descriptor::decode(slot, group, geo).ok().map(|copy| (block, copy)))
     }
 
     /// Returns true if a flag of uninitialised parts is set, on a volume that may have them.

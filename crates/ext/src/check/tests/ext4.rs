@@ -937,3 +937,27 @@ fn a_descriptor_beyond_any_volume_without_a_copy_ends_the_check() {
     let looked = look(&disk, Mode::No);
     assert_eq!((names(&looked), looked.exit_code()), (vec!["descriptor_damaged".to_owned()], 4));
 }
+
+/// The log is where acknowledged work is: what hides its inode must not cost it.
+#[test]
+fn a_log_behind_a_damaged_descriptor_is_replayed() {
+    let Some((disk, block)) = with_log("-c -v 3", "j") else { return };
+    let before = Bench::new(&disk).tree();
+    let damages: [(&str, Damage); 3] = [
+        ("table", |lab| lab.block(2, |table| table.fill(0))),
+        ("place of the inodes", |lab| lab.block(2, |table| table[8..12].fill(0xFF))),
+        ("table and superblock", |lab| {
+            lab.block(2, |table| table.fill(0));
+            lab.superblock(|raw| raw.fill(0));
+        }),
+    ];
+    for (what, damage) in damages {
+        let disk = Arc::new(disk.snapshot());
+        damage(&Lab::new(&disk));
+        let outcome = run_shared(&disk, Mode::Yes);
+        assert_eq!((outcome.exit_code(), outcome.transactions), (1, 1), "{what}: {:?}", outcome.findings);
+        assert_eq!(first_byte(&disk, block), b'j', "{what}");
+        assert!(Bench::new(&disk).tree().keys().eq(before.keys()), "{what}");
+        judge::assert_clean(&disk, what);
+    }
+}
