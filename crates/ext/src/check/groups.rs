@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use moafs_disk::Disk;
+use moafs_disk::{Disk, Page};
 
 use super::checker::Checker;
 use super::error::CheckError;
 use super::issue::Issue;
 use super::report::Log;
-use super::scan::Blocks;
+use super::scan::{Blocks, slots};
 use super::volume::Volume;
 use crate::format::group::{BLOCK_UNINIT, INODE_UNINIT};
 use crate::format::{Descriptor, Geometry, GroupNo, Inode, InodeNo, Sealed, Structure, bitmap};
@@ -37,6 +37,15 @@ pub(super) fn read_descriptors(
                 Some((_, good)) => {
                     let Descriptor { flags, itable_unused, .. } = descriptor;
                     descriptor = Descriptor { flags, itable_unused, ..good };
+                    if geo.checksums.cover_all() {
+                        // The checksums tell the slots that were written from the others.
+                        let (flags, itable_unused) = (flags | good.flags & INODE_UNINIT, geo.inodes_per_group);
+                        let before = Descriptor { flags, itable_unused, ..good };
+                        descriptor = match fix {
+                            true => uncover(volume, geo, group, before)?,
+                            false => uncovered(volume, geo, group, before)?,
+                        };
+                    }
                 }
                 None => usable = false,
             }
@@ -138,25 +147,84 @@ fn store(volume: &Volume<'_>, geo: &Geometry, group: GroupNo, descriptor: &Descr
     })
 }
 
-/// Returns the descriptor of a group of which all inodes may be in use.
-fn uncovered(descriptor: Descriptor) -> Descriptor {
-    Descriptor { flags: descriptor.flags & !INODE_UNINIT, itable_unused: 0, ..descriptor }
+/// Slots of a group's inode table, some of which may never have been written.
+struct Slots<'a> {
+    geo: &'a Geometry,
+    /// The inode bitmap, if there is one.
+    marks: Option<Page>,
+}
+
+impl<'a> Slots<'a> {
+    fn of(volume: &Volume<'_>, geo: &'a Geometry, descriptor: &Descriptor) -> Result<Slots<'a>, CheckError> {
+        let has_marks = !descriptor.lacks_inode_bitmap(geo);
+        let marks = has_marks.then(|| volume.read(descriptor.inode_bitmap)).transpose()?;
+        Ok(Slots { geo, marks })
+    }
+
+    /// Returns true if the slot belongs to this volume. One that was never written may hold an inode of an older one,
+    /// with another checksum.
+    fn is_written(&self, ino: InodeNo, slot: &[u8]) -> bool {
+        let index = self.geo.locate_inode(ino).expect("an inode of the volume").index;
+        let is_marked = self.marks.as_ref().is_some_and(|marks| bitmap::test(marks, index));
+        is_marked || self.geo.checksums.verify(Sealed::Inode(ino), slot).is_ok()
+    }
+}
+
+/// Returns the descriptor of a group that hides none of its inodes in use: it ends at the last of them.
+fn uncovered(
+    volume: &Volume<'_>,
+    geo: &Geometry,
+    group: GroupNo,
+    descriptor: Descriptor,
+) -> Result<Descriptor, CheckError> {
+    let table = Slots::of(volume, geo, &descriptor)?;
+    let whole = Descriptor { flags: descriptor.flags & !INODE_UNINIT, itable_unused: 0, ..descriptor };
+    let mut end = descriptor.inodes_ever_used(geo).max(geo.reserved_inodes(group));
+    let mut index = 0;
+    slots(volume, geo, group, &whole, |ino, slot| {
+        index += 1;
+        let inode = Inode::parse(slot, geo);
+        if index > end && inode.links > 0 && inode.kind().is_some() && table.is_written(ino, slot) {
+            end = index;
+        }
+        Ok(())
+    })?;
+    Ok(match end {
+        0 => descriptor,
+        _ => Descriptor { itable_unused: geo.inodes_per_group - end, ..whole },
+    })
+}
+
+/// Uncovers the inodes in use of a group. The slots between them that were never written become free ones.
+fn uncover(volume: &Volume<'_>, geo: &Geometry, group: GroupNo, before: Descriptor) -> Result<Descriptor, CheckError> {
+    let after = uncovered(volume, geo, group, before)?;
+    let table = Slots::of(volume, geo, &before)?;
+    for index in before.inodes_ever_used(geo)..after.inodes_ever_used(geo) {
+        let ino = geo.inode_at(group, index);
+        let mut slot = volume.slot(after.inode_table, ino)?;
+        if !table.is_written(ino, &slot) {
+            slot.fill(0);
+            volume.set_slot(after.inode_table, ino, &slot)?;
+        }
+    }
+    store(volume, geo, group, &after)?;
+    Ok(after)
 }
 
 /// Groups with inodes in use that their descriptors hide, as a check that changed nothing has found them.
 pub(super) struct Hidden {
     geo: Geometry,
-    /// Their new descriptors, and an inode of each that was hidden.
+    /// Their descriptors, and an inode of each that was hidden.
     groups: Vec<(GroupNo, Descriptor, Issue)>,
 }
 
 impl Hidden {
-    /// Writes the new descriptors, which hide no inode. Returns what was repaired.
+    /// Writes new descriptors, which hide no inode in use. Returns what was repaired.
     pub(super) fn uncover(self, disk: &dyn Disk) -> Result<Log, CheckError> {
         let (volume, mut log) = (Volume::new(disk, self.geo.clone()), Log::default());
         for (group, descriptor, issue) in self.groups {
             log.note(issue, true);
-            store(&volume, &self.geo, group, &descriptor)?;
+            uncover(&volume, &self.geo, group, descriptor)?;
         }
         volume.finish(None)?;
         Ok(log)
@@ -217,16 +285,18 @@ impl Checker<'_> {
         Ok(None)
     }
 
-    /// Has the next sweep look at all inodes of a group.
+    /// Has the next sweep look at all inodes in use of a group.
     pub(super) fn uncover(&mut self, group: GroupNo) -> Result<(), CheckError> {
         self.uncovered.insert(group);
-        self.set_descriptor(group, uncovered(self.descriptors[group.0 as usize]))
+        let descriptor = uncover(&self.volume, &self.geo, group, self.descriptors[group.0 as usize])?;
+        self.descriptors[group.0 as usize] = descriptor;
+        Ok(())
     }
 
     /// Takes the groups with inodes that this sweep has not looked at; `None` if there are none.
     pub(super) fn take_hidden(&mut self) -> Option<Box<Hidden>> {
         let groups = std::mem::take(&mut self.hidden);
-        let part = |(group, issue): (GroupNo, Issue)| (group, uncovered(self.descriptors[group.0 as usize]), issue);
+        let part = |(group, issue): (GroupNo, Issue)| (group, self.descriptors[group.0 as usize], issue);
         let groups: Vec<_> = groups.into_iter().map(part).collect();
         (!groups.is_empty()).then(|| Box::new(Hidden { geo: self.geo.clone(), groups }))
     }

@@ -961,3 +961,71 @@ fn a_log_behind_a_damaged_descriptor_is_replayed() {
         judge::assert_clean(&disk, what);
     }
 }
+
+/// A damage that knows its surroundings.
+type Act<'a> = &'a dyn Fn(&Bench<'_>);
+
+/// Returns a volume of two files in the place of one with many, of which the inode tables still tell: also in a slot
+/// before those of the files, which is returned as well.
+fn over_another() -> Option<(MemDisk, InodeNo)> {
+    if !judge::have("mke2fs") {
+        return None;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let (image, many, few) = (scratch.path().join("image"), scratch.path().join("many"), scratch.path().join("few"));
+    fill(&many);
+    fs::create_dir(&few).unwrap();
+    ["one", "two", "three"].iter().for_each(|name| fs::write(few.join(name), name).unwrap());
+    for tree in [many, few] {
+        let base = ["-F", "-q", "-E", "nodiscard,lazy_itable_init=1", "-d", tree.to_str().unwrap()];
+        let output = Command::new("mke2fs").args(base).args(FULL).arg(&image).arg("16M").output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    let tree = Bench::new(&MemDisk::read_from(&image).unwrap()).tree();
+    let files = tree.iter().filter(|(_, (_, contents))| !contents.is_empty());
+    let (name, ino) = files.map(|(name, (ino, _))| (name, *ino)).min_by_key(|(_, ino)| *ino).unwrap();
+    assert_eq!(judge::run("debugfs", &["-w", "-R", &format!("rm {name}")], &image).code, Some(0));
+    Some((MemDisk::read_from(&image).unwrap(), ino))
+}
+
+#[test]
+fn slots_that_were_never_written_stay_free() {
+    let Some((disk, gap)) = over_another() else { return };
+    let before = look(&disk, Mode::No);
+    assert!(before.findings.is_empty(), "{:?}", before.findings);
+    let tree = Bench::new(&disk).tree();
+    let files: Vec<&(InodeNo, Vec<u8>)> = tree.values().filter(|(_, contents)| !contents.is_empty()).collect();
+    let (first, last) =
+        (files.iter().map(|(ino, _)| *ino).min().unwrap(), files.iter().map(|(ino, _)| *ino).max().unwrap());
+    assert!(files.len() == 2 && gap < first);
+    let hide = |bench: &Bench<'_>| {
+        // As if the slot had never been written.
+        let mut older = Vec::new();
+        bench.lab.slot(InodeNo(100), |slot| older = slot.to_vec());
+        bench.lab.slot(gap, |slot| slot.copy_from_slice(&older));
+        bench.descriptor(0, |group| group.itable_unused = bench.lab.geo.inodes_per_group - 11);
+    };
+    let damages: [(&str, Act<'_>); 4] = [
+        ("a lost descriptor", &|bench| bench.lab.block(2, |table| table[..64].fill(0))),
+        ("hidden inodes with names", &hide),
+        ("hidden inodes, the last with a wrong checksum", &|bench| {
+            hide(bench);
+            bench.lab.slot(last, |slot| slot[0x7C] ^= 1);
+        }),
+        ("hidden inodes without a root", &|bench| {
+            hide(bench);
+            bench.lab.slot(InodeNo::ROOT, |slot| slot.fill(0));
+        }),
+    ];
+    for (what, damage) in damages {
+        let disk = Arc::new(disk.snapshot());
+        damage(&Bench::new(&disk));
+        let outcome = run_shared(&disk, Mode::Yes);
+        assert_eq!(outcome.exit_code(), 1, "{what}: {:#?}", outcome.findings);
+        // A new root takes a new lost+found.
+        assert!((0..=1).contains(&(outcome.inodes_used - before.inodes_used)), "{what}: {}", outcome.inodes_used);
+        let found: Vec<Vec<u8>> = Bench::new(&disk).tree().into_values().map(|(_, contents)| contents).collect();
+        assert!(files.iter().all(|(_, contents)| found.contains(contents)), "{what}");
+        judge::assert_clean(&disk, what);
+    }
+}
