@@ -44,7 +44,7 @@ pub(super) fn visits_max(geo: &Geometry) -> u64 {
 /// The degree to which a block's contents fit a claim; the smallest rank keeps the block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Rank {
-    /// Bitmaps, inode tables, superblocks, descriptors; blocks of the resize inode.
+    /// Bitmaps, inode tables, superblocks, descriptors; the list of blocks of the resize inode.
     Metadata,
     /// The contents look like a block of the claimed type.
     Confirmed,
@@ -107,8 +107,8 @@ impl Claims {
         }
     }
 
-    /// Returns what each inode loses that has a claim which does not keep its block. The resize inode is left to its
-    /// own pass.
+    /// Returns what each inode loses that has a claim which does not keep its block. The resize inode gets no
+    /// copy.
     pub(super) fn losses(&self) -> BTreeMap<u32, Loss> {
         let mut losses: BTreeMap<u32, Loss> = BTreeMap::new();
         for (_, claim) in self.others.iter().filter(|(_, claim)| claim.inode != InodeNo::RESIZE.0) {

@@ -573,8 +573,13 @@ impl Checker<'_> {
         self.superblock.set_reserved_gdt_blocks(0);
     }
 
+    /// Returns true if a block is the double indirect block of this reserve.
+    pub(super) fn names_the_reserve(&self, double: BlockNo, reserve: &[Reserved]) -> Result<bool, CheckError> {
+        Ok(*self.volume.read(double)? == *self.list_of(reserve))
+    }
+
     fn resize_map_problem(&self, double: BlockNo, expected: &[Reserved]) -> Result<Option<String>, CheckError> {
-        if *self.volume.read(double)? != *self.list_of(expected) {
+        if !self.names_the_reserve(double, expected)? {
             return Ok(Some("its double indirect block does not name the reserved blocks".to_owned()));
         }
         for Reserved { block, copies, .. } in expected {

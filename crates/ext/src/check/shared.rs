@@ -52,8 +52,10 @@ impl Checker<'_> {
         for ino in self.inodes_with_maps() {
             let (_, mut inode) = self.read_inode(ino)?;
             if ino == InodeNo::RESIZE {
-                claims
-                    .note(BlockNo(inode.block[13].into()), Claim { rank: Rank::Metadata, inode: 7, level: 2, lbn: 0 });
+                let double = BlockNo(inode.block[13].into());
+                let is_right = self.names_the_reserve(double, &self.geo.descriptor_reserve())?;
+                let rank = if is_right { Rank::Metadata } else { Rank::Refuted };
+                claims.note(double, Claim { rank, inode: ino.0, level: 2, lbn: 0 });
                 continue;
             }
             let owner = inode.owner(ino);
@@ -248,6 +250,11 @@ impl Tangle {
             changed: Vec::new(),
             log,
         };
+        if claims.others.iter().any(|(_, claim)| claim.inode == InodeNo::RESIZE.0) {
+            let table = descriptors[geo.locate_inode(InodeNo::RESIZE).expect("it claims a block").group.0 as usize];
+            // Its pass would write to the block. It takes the feature away instead.
+            volume.set_slot(table.inode_table, InodeNo::RESIZE, &vec![0; geo.inode_size as usize])?;
+        }
         for ino in losses.into_keys().map(InodeNo) {
             let at = geo.locate_inode(ino).expect("it claims a block");
             let table = descriptors[at.group.0 as usize].inode_table;

@@ -1220,3 +1220,19 @@ fn attributes_are_judged_as_e2fsck_judges_them() {
     }
     assert!(wrong.is_empty(), "{}:\n{}", wrong.len(), wrong.join("\n"));
 }
+
+#[test]
+fn a_resize_inode_may_claim_a_block_of_attributes() {
+    let Some(disk) = golden() else { return };
+    let lab = Lab::new(&disk);
+    let attributes = lab.inode(FILE).file_acl;
+    assert_ne!(attributes, 0);
+    let mut before = vec![0; 1024];
+    lab.block(attributes, |block| before.copy_from_slice(block));
+    lab.set_inode(InodeNo::RESIZE, |inode| inode.block[13] = u32::try_from(attributes).unwrap());
+    let outcome = run(&disk, Mode::Yes);
+    assert_eq!(outcome.exit_code(), 1, "{:#?}", outcome.findings);
+    assert_eq!(lab.inode(FILE).file_acl, attributes);
+    lab.block(attributes, |block| assert!(*block == before, "the attributes are what they were"));
+    assert_clean(&disk, "resize inode");
+}
