@@ -1,6 +1,7 @@
 //! Pass 0: the superblock, or a copy of it; the mark of a clean volume.
 
 use moafs_disk::{Disk, DiskExt, Kind, Lba, Tag};
+use moafs_vfs::types::FileKind;
 
 use super::error::CheckError;
 use super::issue::Issue;
@@ -13,8 +14,8 @@ use crate::format::extent::salvage;
 use crate::format::journal::MAGIC as JOURNAL_MAGIC;
 use crate::format::superblock::{BLOCKS_PER_GROUP_MAX, Compat, Incompat, MAGIC, RoCompat, SUPERBLOCK_OFFSET, State};
 use crate::format::{
-    BlockNo, Descriptor, Geometry, Inode, InodeNo, Structure, Superblock, Support, Unsupported, features, u16_at,
-    u32_at,
+    BlockNo, Descriptor, Geometry, Inode, InodeNo, Sealed, Structure, Superblock, Support, Unsupported, features,
+    u16_at, u32_at,
 };
 
 /// Features that are checked, or leave nothing to check.
@@ -205,7 +206,39 @@ pub(super) fn says_clean(disk: &dyn Disk) -> bool {
         && !sb.incompat().contains(Incompat::NEEDS_RECOVERY)
         && !sb.ro_compat().contains(RoCompat::ORPHAN_PRESENT);
     let volume = Volume::new(disk, geo.clone());
-    unmounted && matches!(journal_start(&volume, &sb, &geo), Ok(None | Some(0))) && supported(sb, geo).is_ok()
+    unmounted
+        && matches!(journal_start(&volume, &sb, &geo), Ok(None | Some(0)))
+        && matches!(has_what_mounts_need(&volume, &sb, &geo), Ok(true))
+        && supported(sb, geo).is_ok()
+}
+
+/// Returns true if the volume has a root, and the orphan file that its features demand.
+fn has_what_mounts_need(volume: &Volume<'_>, sb: &Superblock, geo: &Geometry) -> Result<bool, CheckError> {
+    let is_usable = |ino, kind| {
+        let inode = sealed_inode(volume, geo, ino)?;
+        Ok::<_, CheckError>(inode.is_some_and(|inode| inode.kind() == Some(kind) && inode.links > 0))
+    };
+    let needs_orphan_file = sb.compat().contains(Compat::ORPHAN_FILE | Compat::HAS_JOURNAL);
+    Ok(is_usable(InodeNo::ROOT, FileKind::Directory)?
+        && (!needs_orphan_file || is_usable(InodeNo(sb.orphan_file_inum()), FileKind::Regular)?))
+}
+
+/// Returns an inode with a right checksum; `None` for all others.
+fn sealed_inode(volume: &Volume<'_>, geo: &Geometry, ino: InodeNo) -> Result<Option<Inode>, CheckError> {
+    let Some(slot) = raw_slot(volume, geo, ino)? else { return Ok(None) };
+    let is_sealed = geo.checksums.verify(Sealed::Inode(ino), &slot).is_ok();
+    Ok(is_sealed.then(|| Inode::parse(&slot, geo)))
+}
+
+/// Returns the slot of an inode; `None` if the volume has none, or its descriptor makes no sense.
+fn raw_slot(volume: &Volume<'_>, geo: &Geometry, ino: InodeNo) -> Result<Option<Vec<u8>>, CheckError> {
+    let Some(at) = geo.locate_inode(ino) else { return Ok(None) };
+    let (block, offset) = geo.locate_descriptor(at.group);
+    let descriptor = Descriptor::parse(&volume.read(block)?[offset..], geo);
+    match descriptor.check(at.group, geo) {
+        Ok(()) => volume.slot(descriptor.inode_table, ino).map(Some),
+        Err(_) => Ok(None),
+    }
 }
 
 /// Returns true if the superblock says that the volume was unmounted.
@@ -227,14 +260,11 @@ pub(super) fn check_journal_is_empty(volume: &Volume<'_>, sb: &Superblock, geo: 
 /// Returns `s_start` of the journal; `None` if there is no journal that could be read.
 fn journal_start(volume: &Volume<'_>, sb: &Superblock, geo: &Geometry) -> Result<Option<u32>, CheckError> {
     let ino = InodeNo(sb.journal_inum());
-    let at = geo.locate_inode(ino).filter(|_| sb.compat().contains(Compat::HAS_JOURNAL));
-    let Some(group) = at.map(|at| at.group) else { return Ok(None) };
-    let (block, offset) = geo.locate_descriptor(group);
-    let descriptor = Descriptor::parse(&volume.read(block)?[offset..], geo);
-    if descriptor.check(group, geo).is_err() {
+    if !sb.compat().contains(Compat::HAS_JOURNAL) {
         return Ok(None);
     }
-    let inode = Inode::parse(&volume.slot(descriptor.inode_table, ino)?, geo);
+    let Some(slot) = raw_slot(volume, geo, ino)? else { return Ok(None) };
+    let inode = Inode::parse(&slot, geo);
     let first = if has_tree(&inode, geo) { first_extent(volume, geo, &inode)? } else { BlockNo(inode.block[0].into()) };
     if !geo.may_point_to(first) {
         return Ok(None);

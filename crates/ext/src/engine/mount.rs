@@ -291,9 +291,9 @@ fn refuse_if_marked(superblock: &Superblock, for_writing: bool) -> Result<()> {
     ))
 }
 
-/// Finds the blocks of the orphan file, if the volume has one.
+/// Finds the blocks of the orphan file, if the volume has one that is used: without a journal no driver does.
 fn orphan_file(disk: &SharedDisk, superblock: &Superblock, geo: &Geometry) -> Result<Option<OwnFile>> {
-    if !superblock.compat().contains(Compat::ORPHAN_FILE) {
+    if !superblock.compat().contains(Compat::ORPHAN_FILE | Compat::HAS_JOURNAL) {
         return Ok(None);
     }
     let refused = |problem: &str| {
@@ -303,9 +303,6 @@ fn orphan_file(disk: &SharedDisk, superblock: &Superblock, geo: &Geometry) -> Re
         ))
     };
     let ino = InodeNo(superblock.orphan_file_inum());
-    if !superblock.compat().contains(Compat::HAS_JOURNAL) {
-        return Err(refused("the volume has no journal"));
-    }
     if ino.0 < geo.first_ino {
         return Err(refused(&format!("inode {ino} is no inode of a file")));
     }

@@ -215,6 +215,15 @@ fn a_volume_without_its_orphan_file_is_refused() {
     }
 }
 
+/// Without a journal no driver uses the orphan file that a volume has left: the volume is mounted all the same.
+#[test]
+fn a_volume_that_lost_its_journal_is_written_without_its_orphan_file() {
+    let Some(image) = Image::make(&["-t", "ext3", "-J", "size=1", "-O", "orphan_file"], 24 << 20) else { return };
+    image.run("tune2fs", &["-O", "^has_journal"], &[0]);
+    image.mounted(|vfs| create(vfs, "file"));
+    assert!(image.debugfs("stat /file").contains("Type: regular"));
+}
+
 /// The transactions in such a journal are replayed, and nothing is wrong with it.
 #[test]
 fn a_journal_with_a_name_is_replayed_by_a_repair() {

@@ -1029,3 +1029,24 @@ fn slots_that_were_never_written_stay_free() {
         judge::assert_clean(&disk, what);
     }
 }
+
+/// A mount refuses what makes no sense, and sends its user to the check: that must not call it clean.
+#[test]
+fn a_volume_that_no_mount_takes_is_never_called_clean() {
+    let lazy = |mode| CheckOptions { mode, force: false, superblock: None, now: NOW };
+    let damages: [(&str, Act<'_>); 3] = [
+        ("orphan file without links", &|bench| bench.inode(bench.orphan_file(), |inode| inode.links = 0)),
+        ("no root", &|bench| bench.lab.slot(InodeNo::ROOT, |slot| slot.fill(0))),
+        ("a root that is a file", &|bench| bench.inode(InodeNo::ROOT, |inode| inode.mode = 0o100_644)),
+    ];
+    for (what, damage) in damages {
+        let Some(disk) = full() else { return };
+        let disk = Arc::new(disk);
+        let shared: SharedDisk = disk.clone();
+        assert!(check_volume(&shared, &lazy(Mode::Yes), &mut |_| ()).unwrap().skipped);
+        damage(&Bench::new(&disk));
+        let outcome = check_volume(&shared, &lazy(Mode::Yes), &mut |_| ()).unwrap();
+        assert_eq!((outcome.skipped, outcome.exit_code()), (false, 1), "{what}: {:?}", outcome.findings);
+        judge::assert_clean(&disk, what);
+    }
+}
