@@ -32,8 +32,10 @@ impl Sharing {
         bitmap::set(self.map.get_or_insert_with(|| vec![0; bytes]), block.0 as u32);
     }
 
+    /// Returns true if the block has more than one claim, as far as pass 1 has seen.
     pub(super) fn has(&self, block: BlockNo) -> bool {
-        self.map.as_ref().is_some_and(|map| bitmap::test(map, block.0 as u32))
+        let map = self.map.as_ref().or_else(|| self.claims.as_ref().map(|claims| &claims.shared));
+        map.is_some_and(|map| bitmap::test(map, block.0 as u32))
     }
 }
 

@@ -13,6 +13,7 @@ use moafs_vfs::types::FileKind;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 
+use super::claims::Claims;
 use super::*;
 use crate::format::map::{self, DIRECT};
 use crate::format::{
@@ -1235,4 +1236,17 @@ fn a_resize_inode_may_claim_a_block_of_attributes() {
     assert_eq!(lab.inode(FILE).file_acl, attributes);
     lab.block(attributes, |block| assert!(*block == before, "the attributes are what they were"));
     assert_clean(&disk, "resize inode");
+}
+
+/// The pass that zeroes the ends of truncated files asks for the shared blocks after their claims were looked for.
+#[test]
+fn a_shared_block_is_known_before_and_after_its_claims_are() {
+    let Some(disk) = golden() else { return };
+    let geo = Lab::new(&disk).geo;
+    let mut sharing = Sharing::new(&geo);
+    sharing.note(BlockNo(9), &geo);
+    assert!(sharing.has(BlockNo(9)) && !sharing.has(BlockNo(10)));
+    let shared = sharing.map.take().expect("a block was noted");
+    sharing.claims = Some(Claims { shared, keepers: BTreeMap::new(), others: Vec::new(), too_many: false });
+    assert!(sharing.has(BlockNo(9)) && !sharing.has(BlockNo(10)));
 }
