@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::format::{CommitReason, Format, SyncScope};
 use crate::full_host::wait_for_host;
 use crate::inner::Inner;
-use crate::inode::{Shared, Unput};
+use crate::inode::Unput;
 use crate::plan::WritebackReason;
 use crate::types::{FileKind, Ino};
 use crate::write_error::Process;
@@ -17,12 +17,8 @@ impl<F: Format> Inner<F> {
         let _gate = self.enter()?;
         let inode = self.inode(ino)?;
         self.tally.fsyncs.fetch_add(1, Ordering::Relaxed);
-        wait_for_host(&self.rt, || self.fsync_once(&inode, data_only, caller))
-    }
-
-    fn fsync_once(&self, inode: &Shared<F>, data_only: bool, caller: &dyn Fn() -> Process) -> Result<()> {
         let written = if inode.kind == FileKind::Regular {
-            self.write_back_file(inode, WritebackReason::Sync(inode.ino))
+            self.write_back_file(&inode, WritebackReason::Sync(ino))
         } else {
             Ok(())
         };
@@ -35,7 +31,7 @@ impl<F: Format> Inner<F> {
         written?;
         let threshold = if data_only { Unput::Attributes } else { Unput::Times };
         if inode.state.lock().unput >= threshold {
-            self.put_inodes(std::slice::from_ref(inode))?;
+            self.put_inodes(std::slice::from_ref(&inode))?;
         }
         let (seal, epoch) = {
             let state = inode.state.lock();
