@@ -226,7 +226,11 @@ impl Format for F2fs {
         if blocks > data_blocks && !self.has_node_ids(data_blocks) {
             return Err(Error::Posix(libc::ENOSPC));
         }
-        self.prepare_room(blocks)?;
+        let prepared = self.prepare_room(blocks);
+        // On a full host room is made when the data leave; the volume has the space.
+        if !prepared.as_ref().is_err_and(Error::is_host_full) {
+            prepared?;
+        }
         Ok(admission)
     }
 

@@ -332,7 +332,13 @@ impl F2fs {
             match log_choice::release(now, later) {
                 Release::No => {}
                 Release::Soon => self.wants_checkpoint.store(true, Ordering::Relaxed),
-                Release::Wait => self.checkpoint(false)?,
+                Release::Wait => {
+                    let done = self.checkpoint(false);
+                    // On a full host the holes that there are have to do.
+                    if !done.as_ref().is_err_and(Error::is_host_full) {
+                        done?;
+                    }
+                }
             }
         }
         Ok(action)
