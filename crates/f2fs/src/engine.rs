@@ -78,7 +78,7 @@ use moafs_vfs::format::{
     Admission, CommitPoint, CommitReason, DirSink, Format, Idle, MapShape, Neighbour, OpKind, RoomSearch, Shape,
     SpaceClass, SpaceRequest, Survey, SyncScope, VolumeSpace,
 };
-use moafs_vfs::full_host::wait_for_host;
+use moafs_vfs::full_host::{pass_over_full_host, wait_for_host};
 use moafs_vfs::plan::{DirtyView, Plan, PlannedWrite, WritebackReason};
 use moafs_vfs::swap_space::SwapSpace;
 use moafs_vfs::types::{Attr, BlockRun, Cookie, Dentry, FileRange, Ino, Lbn, LbnRange, Mapping, Name, XattrKey};
@@ -226,11 +226,8 @@ impl Format for F2fs {
         if blocks > data_blocks && !self.has_node_ids(data_blocks) {
             return Err(Error::Posix(libc::ENOSPC));
         }
-        let prepared = self.prepare_room(blocks);
         // On a full host room is made when the data leave; the volume has the space.
-        if !prepared.as_ref().is_err_and(Error::is_host_full) {
-            prepared?;
-        }
+        pass_over_full_host(self.prepare_room(blocks))?;
         Ok(admission)
     }
 

@@ -16,6 +16,11 @@ const WAIT: Duration = Duration::from_secs(25);
 const PAUSE: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_millis(400);
 
+/// Passes over a full host, for an attempt that only makes what follows easier; other errors are returned.
+pub fn pass_over_full_host(done: Result<()>) -> Result<()> {
+    if done.as_ref().is_err_and(Error::is_host_full) { Ok(()) } else { done }
+}
+
 /// Repeats an attempt for which the host has no room, for a while, unless the program that waits for it was killed.
 /// The caller holds no lock that another attempt needs: each caller waits for its own time, whatever the number of
 /// callers.

@@ -34,6 +34,7 @@ use moafs_runtime::Rt;
 use moafs_runtime::leaf::Mutex;
 use moafs_runtime::leaf::atomic::{AtomicU64, Ordering};
 use moafs_runtime::lock::{self, ReadGuard, RwLock};
+use moafs_vfs::full_host::pass_over_full_host;
 use moafs_vfs::{Error, Result};
 
 use super::block::Block;
@@ -299,9 +300,8 @@ impl Transactions {
         sweeper.freed(closed.freed)?;
         let is_crowded = is_crowded || committed.log.room() < committed.log.capacity() / LOG_SHARE;
         if is_crowded || committed.homeless.len() * cache.device.block_size > HOMELESS_BYTES_MAX {
-            let settled = self.settle_all(cache, committed);
             // The transaction is durable all the same. A later one that finds no room in the log tries again.
-            return if settled.as_ref().is_err_and(Error::is_host_full) { Ok(()) } else { settled };
+            return pass_over_full_host(self.settle_all(cache, committed));
         }
         Ok(())
     }

@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 
 use moafs_runtime::Time;
 use moafs_vfs::format::{Idle, OpKind, RoomSearch};
-use moafs_vfs::full_host::wait_for_host;
+use moafs_vfs::full_host::{pass_over_full_host, wait_for_host};
 use moafs_vfs::{Error, Result};
 
 use super::space::Ticket;
@@ -175,8 +175,7 @@ impl F2fs {
             if makes_fuller(kind) {
                 return wait_for_host(&self.rt, || self.checkpoint(false));
             }
-            let done = self.checkpoint(false);
-            return if done.as_ref().is_err_and(Error::is_host_full) { Ok(()) } else { done };
+            return pass_over_full_host(self.checkpoint(false));
         }
         if !self.wants_checkpoint.load(Ordering::Relaxed) && self.is_long(2 * dirty) {
             self.wants_checkpoint.store(true, Ordering::Relaxed);
@@ -332,13 +331,8 @@ impl F2fs {
             match log_choice::release(now, later) {
                 Release::No => {}
                 Release::Soon => self.wants_checkpoint.store(true, Ordering::Relaxed),
-                Release::Wait => {
-                    let done = self.checkpoint(false);
-                    // On a full host the holes that there are have to do.
-                    if !done.as_ref().is_err_and(Error::is_host_full) {
-                        done?;
-                    }
-                }
+                // On a full host the holes that there are have to do.
+                Release::Wait => pass_over_full_host(self.checkpoint(false))?,
             }
         }
         Ok(action)
